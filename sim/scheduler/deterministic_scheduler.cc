@@ -31,10 +31,9 @@ constexpr int64_t kMostForStrangersNs = 10'000'000'000;
 
 // A task that asks more than this many times in a row waits for others: each further question counts as a yield.
 constexpr int kPolls = 3;
-// Tasks that ask and act in turns: time passes after so many questions of theirs, if each of them asks at least once in
-// so many points; and after so many points of any kind, if nobody waits, wakes, begins or ends meanwhile. A run of
-// threads takes about as long in real time.
-constexpr int64_t kAsks = 1'000;
+// Tasks that ask and act in turns: time passes after kAsks questions of theirs, if each of them asked meanwhile, and
+// does at least once in so many points; and after so many points of any kind, if nobody waits, wakes, begins or ends
+// meanwhile. A run of threads takes about as long in real time.
 constexpr uint64_t kPointsToAnAsk = 64;
 constexpr int64_t kBusyPoints = 100'000;
 constexpr int64_t kLongestPassNs = int64_t{3'600} * 1'000'000'000;
@@ -122,7 +121,7 @@ inline TaskId DeterministicScheduler::choose_next(const Task* at) {
                           .size = size,
                           .at = at,
                           .ready = &ready_,
-                          .yields = std::exchange(yields_, false),
+                          .yields = std::exchange(gives_way_, false),
                           .tasks = this});
   }
   if (size > 1) add_choice(ChoiceKind::kNextTask, at, size, id);
@@ -369,6 +368,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->permit = false;
   task->polls_in_a_row = 0;
   task->asked_at = 0;
+  if (static_cast<size_t>(id) < asked_in_step_.size()) asked_in_step_[static_cast<size_t>(id)] = 0;
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
@@ -550,8 +550,8 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   }
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
   const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < patience_; };
-  if (!threads_ && asks) ++asks_;
-  if (!threads_ && asks_ < kAsks && goes_on()) {
+  if (!threads_ && asks) count_ask(*self);
+  if (!threads_ && asks_ < asks_to_look_ && goes_on()) {
     // The site is not stored: only reports read it, and none is written while this task runs.
     if (!asks) yields_in_a_row_ = 0;
     if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
@@ -560,30 +560,51 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
   self->site = site;
   StateLock lock(this);
   ensure_baton(*self, lock);
-  if (threads_ && asks) ++asks_;
+  if (threads_ && asks) count_ask(*self);
   busy_.points += threads_ ? 1 : std::max(points_in_a_row_, 1);
   if (step == Step::kYield) {
     count_yield(lock);
   } else if (!asks) {
     yields_in_a_row_ = 0;
   }
-  if (asks_ >= kAsks || busy_.points >= kBusyPoints) [[unlikely]]
+  if (asks_ >= asks_to_look_ || busy_.points >= kBusyPoints) [[unlikely]]
     let_busy_time_pass(lock);
   if (!threads_ || !goes_on()) {
     stop_running(*self, Task::State::kReady);
     make_ready(*self);
-    yields_ = step == Step::kYield;
+    gives_way_ = step == Step::kYield;
     give_way(*self, lock);
   }
   self->site.waits_for = nullptr;
 }
 
+void DeterministicScheduler::count_ask(const Task& task) {
+  ++asks_;
+  const auto id = static_cast<size_t>(task.id);
+  if (id >= asked_in_step_.size()) asked_in_step_.resize(id + 1);
+  asked_in_step_[id] = steps_.load(std::memory_order_relaxed);
+}
+
+bool DeterministicScheduler::all_asked_since(uint64_t step) const {
+  bool all = true;
+  ready_.for_each([&](TaskId id) {
+    const auto index = static_cast<size_t>(id);
+    all = all && index < asked_in_step_.size() && asked_in_step_[index] >= step;
+  });
+  return all;
+}
+
 void DeterministicScheduler::count_yield(StateLock& lock) {
-  // Often enough that each task that can run had its turn, under any policy that is not unfair on purpose.
+  const uint64_t now = steps_.load(std::memory_order_relaxed);
+  // Often enough that each task that can run had its turn, under most policies.
   const int64_t most = 4 * (ready_.size() + 16);
-  if (passed_at_ > yields_in_a_row_++) passed_at_ = 0;  // somebody has acted
-  if (yields_in_a_row_ - passed_at_ <= most) return;
-  const bool polls_only = std::exchange(passed_at_, yields_in_a_row_) > 0;
+  if (yields_in_a_row_++ == 0) yields_ = {.since = now, .look_at = most};  // somebody has acted
+  if (yields_in_a_row_ <= yields_.look_at) return;
+  yields_.look_at = yields_in_a_row_ + most;
+  // A task that the policy keeps waiting may do what the others poll for.
+  if (!all_asked_since(yields_.since)) return;
+  yields_.since = now;
+  const bool polls_only = std::exchange(yields_.passed, true);
   if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
   const int64_t timer_ns = next_timer_ns();
   // Nobody sleeps, but a task may poll until some time has passed.
@@ -639,11 +660,20 @@ bool DeterministicScheduler::all_ask() const {
 }
 
 void DeterministicScheduler::let_busy_time_pass(StateLock& lock) {
-  const bool asked = asks_ >= kAsks;
+  const bool asked = asks_ >= asks_to_look_;
   const bool alone = busy_.points >= kBusyPoints;
-  if (asked) asks_ = 0;
+  const uint64_t since = asks_since_;
+  if (asked) {
+    asks_ = 0;
+    asks_since_ = steps_.load(std::memory_order_relaxed);
+  }
   if (alone) busy_.points = 0;
   if (!alone && !all_ask()) return;
+  if (!alone && !all_asked_since(since)) {  // a large world, or a policy that keeps a task waiting
+    asks_to_look_ = std::min(2 * asks_to_look_, kMostAsksToLook);
+    return;
+  }
+  asks_to_look_ = kAsks;
   if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
   if (!outside_lets_pass()) return;
   const int64_t step_ns = busy_.step_ns;

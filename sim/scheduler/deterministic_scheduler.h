@@ -139,6 +139,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   [[gnu::noinline]] void point_at_length(const Site& site, Step step);
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
+  void count_ask(const Task& task);
+  // Whether each task that can run has polled or yielded from this step of the run on.
+  bool all_asked_since(uint64_t step) const;
   // Tasks asked and acted again and again, often enough: time passes for them, if nothing holds it up.
   void let_busy_time_pass(StateLock& lock);
   // Whether all tasks that could run ask every now and then.
@@ -249,8 +252,19 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   const char* last_what_ = nullptr;  // of the last choice, and what the trace calls it
   uint16_t last_name_ = 0;
   int64_t yields_in_a_row_ = 0;  // since the last act of any task; polls are none
-  int64_t passed_at_ = 0;        // of them, when the clock last went on for tasks that poll
-  int64_t asks_ = 0;             // polls and yields since they were last looked at
+  // Progress of tasks that yield, since the last act.
+  struct Yields {
+    uint64_t since = 0;   // step from which on each task that can run must have asked, so that time passes
+    int64_t look_at = 0;  // of the yields in a row
+    bool passed = false;  // time has
+  };
+  Yields yields_;
+  static constexpr int64_t kAsks = 1'000;
+  static constexpr int64_t kMostAsksToLook = kAsks << 20;
+  int64_t asks_ = 0;                     // polls and yields since they were last looked at
+  int64_t asks_to_look_ = kAsks;         // so many
+  uint64_t asks_since_ = 0;              // step of the last look
+  std::vector<uint64_t> asked_in_step_;  // of the run: by task, when it last polled or yielded; 0: never
   // Progress of tasks that ask or act in a loop and never wait. Reset whenever a task waits, wakes, begins or ends.
   struct Busy {
     int64_t points = 0;                 // since the last look
@@ -262,7 +276,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   uint64_t outside_went_seen_ = 0;  // by outside_lets_pass()
   int64_t polling_since_ns_ = 0;    // real time since which tasks do nothing else; 0: they do
   bool misled_ = false;             // choose() asked a policy that cannot go on: the next pick() aborts the run
-  bool yields_ = false;             // the task that gives way said so
+  bool gives_way_ = false;          // the task that gives way said so
   std::atomic<int64_t> clock_ns_{0};
   std::atomic<uint64_t> steps_{0};
 

@@ -53,6 +53,23 @@ class TimeoutsTest : public EveryWorldTest {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, TimeoutsTest, every_world(), world_name);
 
+// A schedule that keeps a rank waiting for long is no reason to let an hour pass: others poll for what that rank does.
+TEST(StarvedRankTest, DoesNotTimeOutWhileTheOthersPoll) {
+  for (const bool both : {false, true}) {
+    for (uint64_t seed = 1; seed <= 400; ++seed) {
+      const RunReport report = run_world(
+          {.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::starve(seed)}, [&](RankContext& rank) {
+            auto pg = init_process_group(rank);
+            Work work = pg->barrier();
+            while ((both || rank.rank() == 0) && !work.is_completed()) rank.yield();
+            work.wait();
+            EXPECT_EQ(rank.now(), absl::ZeroDuration());
+          });
+      ASSERT_TRUE(report.ok()) << report.text();
+    }
+  }
+}
+
 // ---- warnings
 
 TEST_P(TimeoutsTest, WarnsOfAWaitThatGoesOn) {
