@@ -32,8 +32,8 @@ constexpr int64_t kMostForStrangersNs = 10'000'000'000;
 // A task that asks more than this many times in a row waits for others: each further question counts as a yield.
 constexpr int kPolls = 3;
 // Tasks that ask and act in turns: time passes after kAsks questions of theirs, if each of them asked meanwhile, and
-// does at least once in so many points; and after so many points of any kind, if nobody waits, wakes, begins or ends
-// meanwhile. A run of threads takes about as long in real time.
+// does at least once in so many points; and after so many points of any kind for each task that can run, if nobody waits,
+// wakes, begins or ends meanwhile. A run of threads takes about as long in real time.
 constexpr uint64_t kPointsToAnAsk = 64;
 constexpr int64_t kBusyPoints = 100'000;
 constexpr int64_t kLongestPassNs = int64_t{3'600} * 1'000'000'000;
@@ -661,7 +661,8 @@ bool DeterministicScheduler::all_ask() const {
 
 void DeterministicScheduler::let_busy_time_pass(StateLock& lock) {
   const bool asked = asks_ >= asks_to_look_;
-  const bool alone = busy_.points >= kBusyPoints;
+  const bool alone = busy_.points >= kBusyPoints * std::max<int64_t>(ready_.size(), 1);
+  if (!asked && !alone) return;
   const uint64_t since = asks_since_;
   if (asked) {
     asks_ = 0;

@@ -70,6 +70,19 @@ TEST(StarvedRankTest, DoesNotTimeOutWhileTheOthersPoll) {
   }
 }
 
+// Many ranks make many points, and none of them means that somebody waits in vain.
+TEST(BusyWorldTest, TimeStandsStillWhileRanksAct) {
+  const RunReport report = run_world({.world_size = 1000, .engine = EngineKind::kFibers, .schedule = Schedule::fifo()},
+                                     [](RankContext& rank) {
+                                       auto pg = init_process_group(rank);
+                                       if (rank.rank() == 1) return pg->barrier().wait(absl::Minutes(10));
+                                       for (int i = 0; i < 3000; ++i) rank.store().add("done", 1);
+                                       pg->barrier().wait();
+                                       EXPECT_EQ(rank.now(), absl::ZeroDuration());
+                                     });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 // ---- warnings
 
 TEST_P(TimeoutsTest, WarnsOfAWaitThatGoesOn) {
