@@ -32,8 +32,8 @@ constexpr int64_t kMostForStrangersNs = 10'000'000'000;
 // A task that asks more than this many times in a row waits for others: each further question counts as a yield.
 constexpr int kPolls = 3;
 // Tasks that ask and act in turns: time passes after kAsks questions of theirs, if each of them asked meanwhile, and
-// does at least once in so many points; and after so many points of any kind for each task that can run, if nobody waits,
-// wakes, begins or ends meanwhile. A run of threads takes about as long in real time.
+// does at least once in so many points; and after so many points of any kind for each task that can run, if nobody
+// waits, wakes, begins or ends meanwhile. A run of threads takes about as long in real time.
 constexpr uint64_t kPointsToAnAsk = 64;
 constexpr int64_t kBusyPoints = 100'000;
 constexpr int64_t kLongestPassNs = int64_t{3'600} * 1'000'000'000;
