@@ -27,6 +27,7 @@ using namespace internal;
 
 void ProcessGroup::start_coalescing(CodeSite code) {
   CallScope::check(front_->world_, [&] { return front_->called("start_coalescing", code); });
+  front_->need_own_rank("start_coalescing", code);
   if (front_->coalescing_ != nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"}, ErrorKind::kInvalidArgument,
            "rank ", global_rank(), ", group ", group_name(), ", start_coalescing: it was called before",
@@ -40,6 +41,7 @@ void ProcessGroup::start_coalescing(CodeSite code) {
 
 Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   CallScope::check(front_->world_, [&] { return front_->called("end_coalescing", code); });
+  front_->need_own_rank("end_coalescing", code);
   if (front_->coalescing_ == nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"}, ErrorKind::kInvalidArgument,
            "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it",

@@ -81,8 +81,9 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 }
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
-  if (scheduler_ == nullptr) return;
-  const int by = calling_rank();
+  const Task* const task = Task::current();
+  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_) return;  // perhaps the world has ended
+  const int by = task->info.rank;
   const int own = rank_state_->rank();
   if (by == own) return;
   refuse({.rank = by, .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ", own, ", group ", name_, ", ", op,

@@ -73,6 +73,7 @@ void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite 
   if (group == nullptr) return;  // a rank that is no member of it
   internal::GroupFront& front = internal::GroupFront::of(*group);
   if (front.world_ref().ended()) return;  // so has the group
+  front.need_own_rank("destroy_process_group", code);
   const CallScope scope = front.enter("destroy_process_group", code);
   if (std::exchange(front.destroyed_, true)) {
     refuse({.rank = group->global_rank(), .group = front.name_, .op = "destroy_process_group"}, ErrorKind::kAborted,

@@ -138,6 +138,7 @@ void MpiProcessGroup::abort(std::string_view reason, CodeSite code) {
 
 void MpiProcessGroup::shutdown(CodeSite code) {
   if (front().world_ref().ended()) return ProcessGroup::shutdown(code);
+  front().need_own_rank("shutdown", code);
   const CallScope call = front().enter("shutdown", code);
   const std::vector<std::shared_ptr<WorkState>> works = core_->engine().locked([&] { return core_->unfinished(); });
   absl::Status first;

@@ -212,6 +212,7 @@ void ThreadedProcessGroup::close_outputs() {
 void ThreadedProcessGroup::shutdown(CodeSite code) {
   if (front().world_ref().ended())
     return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
+  front().need_own_rank("shutdown", code);
   const CallScope call = front().enter("shutdown", code);
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {

@@ -326,6 +326,7 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
       rank.store().set("given", "");
       rank.store().wait({"used"});
       of_zero.reset();
+      destroy_process_group(pg);  // as if nobody had tried
     } else {
       rank.store().wait({"given"});
       std::vector<int64_t> x = {1};
@@ -342,7 +343,9 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
           {"set_warn_after", [] { of_zero->set_warn_after(absl::Seconds(1)); }},
           {"set_reduce_order", [] { of_zero->set_reduce_order({.kind = ReduceOp::Order::Kind::kTree}); }},
           {"shutdown", [] { of_zero->shutdown(); }},
-          {"shutdown", [] { destroy_process_group(of_zero); }}};
+          {"start_coalescing", [] { of_zero->start_coalescing(); }},
+          {"end_coalescing", [] { of_zero->end_coalescing(); }},
+          {"destroy_process_group", [] { destroy_process_group(of_zero); }}};
       for (const auto& [call, made] : calls) {
         EXPECT_THAT(made, ThrowsDistError(ErrorKind::kInvalidArgument,
                                           HasSubstr(absl::StrCat("rank 0, group 0, ", call,
