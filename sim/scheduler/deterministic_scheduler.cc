@@ -367,8 +367,11 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->state = Task::State::kNew;
   task->permit = false;
   task->polls_in_a_row = 0;
-  task->asked_at = 0;
+  task->asked_at = task->steps.load(std::memory_order_relaxed);
   if (static_cast<size_t>(id) < asked_in_step_.size()) asked_in_step_[static_cast<size_t>(id)] = 0;
+  const auto extra = static_cast<size_t>(id - options_.world_size);
+  if (extra >= born_in_step_.size()) born_in_step_.resize(extra + 1);
+  born_in_step_[extra] = steps_.load(std::memory_order_relaxed);
   task->last.set(Site{});
   task->timer = 0;
   task->deadline_ns = Deadline::kNever;
@@ -585,12 +588,15 @@ void DeterministicScheduler::count_ask(const Task& task) {
   asked_in_step_[id] = steps_.load(std::memory_order_relaxed);
 }
 
-bool DeterministicScheduler::all_asked_since(uint64_t step) const {
-  bool all = true;
-  ready_.for_each([&](TaskId id) {
+bool DeterministicScheduler::all_asked_since(uint64_t step, bool or_born) const {
+  const auto asked = [&](TaskId id) {
     const auto index = static_cast<size_t>(id);
-    all = all && index < asked_in_step_.size() && asked_in_step_[index] >= step;
-  });
+    if (index < asked_in_step_.size() && asked_in_step_[index] >= step) return true;
+    const int extra = id - options_.world_size;
+    return or_born && extra >= 0 && born_in_step_[static_cast<size_t>(extra)] >= step;
+  };
+  bool all = true;
+  ready_.for_each([&](TaskId id) { all = all && asked(id); });
   return all;
 }
 
@@ -602,7 +608,7 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   if (yields_in_a_row_ <= yields_.look_at) return;
   yields_.look_at = yields_in_a_row_ + most;
   // A task that the policy keeps waiting may do what the others poll for.
-  if (!all_asked_since(yields_.since)) return;
+  if (!all_asked_since(yields_.since, /*or_born=*/false)) return;
   yields_.since = now;
   const bool polls_only = std::exchange(yields_.passed, true);
   if (idler_ && outside_.load(std::memory_order_acquire) > 0 && !aborted()) return idle_outside(/*polls=*/true, lock);
@@ -653,7 +659,7 @@ void DeterministicScheduler::asked_outside() {
 bool DeterministicScheduler::all_ask() const {
   const auto other = [](const Task& task) {
     if (task.state != Task::State::kReady && task.state != Task::State::kRunning) return false;
-    return task.asked_at == 0 || task.steps.load(std::memory_order_relaxed) - task.asked_at > kPointsToAnAsk;
+    return task.steps.load(std::memory_order_relaxed) - task.asked_at > kPointsToAnAsk;
   };
   return std::none_of(&rank_tasks_[0], &rank_tasks_[0] + options_.world_size, other) &&
          std::none_of(extra_.begin(), extra_.end(), [&other](const auto& task) { return other(*task); });
@@ -670,7 +676,8 @@ void DeterministicScheduler::let_busy_time_pass(StateLock& lock) {
   }
   if (alone) busy_.points = 0;
   if (!alone && !all_ask()) return;
-  if (!alone && !all_asked_since(since)) {  // a large world, or a policy that keeps a task waiting
+  // Not so in a large world, or for a policy that keeps a task waiting. Tasks may begin and end in the loops of others.
+  if (!alone && !all_asked_since(since, /*or_born=*/true)) {
     asks_to_look_ = std::min(2 * asks_to_look_, kMostAsksToLook);
     return;
   }

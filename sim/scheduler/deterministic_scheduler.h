@@ -140,8 +140,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   // `self` yields: the clock goes on if nobody did anything else for long.
   void count_yield(StateLock& lock);
   void count_ask(const Task& task);
-  // Whether each task that can run has polled or yielded from this step of the run on.
-  bool all_asked_since(uint64_t step) const;
+  // Whether each task that can run has polled or yielded from this step of the run on, or has begun since, if that will
+  // do.
+  bool all_asked_since(uint64_t step, bool or_born) const;
   // Tasks asked and acted again and again, often enough: time passes for them, if nothing holds it up.
   void let_busy_time_pass(StateLock& lock);
   // Whether all tasks that could run ask every now and then.
@@ -263,8 +264,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   static constexpr int64_t kMostAsksToLook = kAsks << 20;
   int64_t asks_ = 0;                     // polls and yields since they were last looked at
   int64_t asks_to_look_ = kAsks;         // so many
-  uint64_t asks_since_ = 0;              // step of the last look
+  uint64_t asks_since_ = 1;              // step of the last look
   std::vector<uint64_t> asked_in_step_;  // of the run: by task, when it last polled or yielded; 0: never
+  std::vector<uint64_t> born_in_step_;   // of the run: by task beside the ranks' own, when it began
   // Progress of tasks that ask or act in a loop and never wait. Reset whenever a task waits, wakes, begins or ends.
   struct Busy {
     int64_t points = 0;                 // since the last look

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/sync.h"
 #include "sim/base/parker.h"
 #include "tests/world/every_world.h"
 
@@ -67,6 +69,26 @@ TEST(StarvedRankTest, DoesNotTimeOutWhileTheOthersPoll) {
           });
       ASSERT_TRUE(report.ok()) << report.text();
     }
+  }
+}
+
+// Tasks that begin and end in a loop that polls keep no peer asleep.
+TEST(BusyWorldTest, TimePassesForLoopsThatSpawnHelpers) {
+  for (const Schedule& schedule : {Schedule::fifo(), Schedule::round_robin(), Schedule::pct(3, 3)}) {
+    const RunReport report =
+        run_world({.world_size = 3, .engine = EngineKind::kFibers, .schedule = schedule, .max_steps = 2'000'000},
+                  [](RankContext& rank) {
+                    if (rank.rank() == 0) {
+                      rank.sleep_for(absl::Milliseconds(1));
+                      return rank.store().set("stop", "");
+                    }
+                    while (!rank.store().check({"stop"})) {
+                      auto done = std::make_shared<Latch>(1);
+                      rank.world().spawn_helper([done] { done->count_down(); });
+                      while (!done->try_wait()) rank.yield();
+                    }
+                  });
+    EXPECT_TRUE(report.ok()) << report.text();
   }
 }
 
