@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -152,11 +154,15 @@ int show(const Job& job) {
   std::printf("%s", to_text(job).c_str());
   std::fflush(stdout);
   const Comparison result = compare_gears(job, Effort::kFull);
-  std::printf("%s\n", result.wrong.value_or("nothing is wrong").c_str());
+  std::printf("%s\n", result.wrong.value_or("# nothing is wrong").c_str());
   return result.wrong.has_value() ? 1 : 0;
 }
 
 int with_file(const std::string& path, int (*use)(const Job&)) {
+  if (access(path.c_str(), R_OK) != 0) {
+    std::fprintf(stderr, "%s: %s\n", path.c_str(), std::strerror(errno));
+    return 2;
+  }
   const absl::StatusOr<Job> job = parse_job(read_file(path));
   if (job.ok()) return use(*job);
   std::fprintf(stderr, "%s: %s\n", path.c_str(), std::string(job.status().message()).c_str());
