@@ -584,7 +584,7 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
 void DeterministicScheduler::count_ask(const Task& task) {
   ++asks_;
   const auto id = static_cast<size_t>(task.id);
-  if (id >= asked_in_step_.size()) asked_in_step_.resize(id + 1);
+  if (id >= asked_in_step_.size()) asked_in_step_.resize(std::max(id + 1, static_cast<size_t>(options_.world_size)));
   asked_in_step_[id] = steps_.load(std::memory_order_relaxed);
 }
 

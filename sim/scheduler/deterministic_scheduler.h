@@ -262,11 +262,13 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Yields yields_;
   static constexpr int64_t kAsks = 1'000;
   static constexpr int64_t kMostAsksToLook = kAsks << 20;
-  int64_t asks_ = 0;                     // polls and yields since they were last looked at
-  int64_t asks_to_look_ = kAsks;         // so many
-  uint64_t asks_since_ = 1;              // step of the last look
-  std::vector<uint64_t> asked_in_step_;  // of the run: by task, when it last polled or yielded; 0: never
-  std::vector<uint64_t> born_in_step_;   // of the run: by task beside the ranks' own, when it began
+  int64_t asks_ = 0;              // polls and yields since they were last looked at
+  int64_t asks_to_look_ = kAsks;  // so many
+  uint64_t asks_since_ = 1;       // step of the last look
+  std::vector<uint64_t, KeptAllocator<uint64_t>>
+      asked_in_step_;  // of the run: by task, when it last polled or yielded; 0: never
+  std::vector<uint64_t, KeptAllocator<uint64_t>>
+      born_in_step_;  // of the run: by task beside the ranks' own, when it began
   // Progress of tasks that ask or act in a loop and never wait. Reset whenever a task waits, wakes, begins or ends.
   struct Busy {
     int64_t points = 0;                 // since the last look
