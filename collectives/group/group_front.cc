@@ -82,7 +82,8 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
   const Task* const task = Task::current();
-  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_) return;  // perhaps the world has ended
+  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_) return;
+  if (world_.ended()) return;  // the next one's scheduler may lie where this one's did
   const int by = task->info.rank;
   const int own = rank_state_->rank();
   if (by == own) return;

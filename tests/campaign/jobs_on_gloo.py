@@ -4,9 +4,10 @@
     build/tests/campaign/write_jobs --jobs 300 > jobs.jsonl
     .venv-torch/bin/python tests/campaign/jobs_on_gloo.py jobs.jsonl
 
-Calls that gloo cannot make are left out on all members, and counted with its reason: each kind of call is tried once
-before the jobs. Values are small integers, whose arithmetic is exact in every dtype; averages alone may differ,
-and are counted, as are true bools of another byte than 1. Ends with 1 if a rank sees anything else, or a job does not end.
+Calls that gloo cannot make are left out on all members, and counted: each kind of call of all ranks is tried once before
+the jobs, and gloo's reasons are printed; kinds that only smaller groups have are left out, too. Values are small integers,
+whose arithmetic is exact in every dtype; averages alone may differ, and are counted, as are true bools of another byte than
+1. Ends with 1 if a rank sees anything else, or a job does not end.
 """
 
 import collections
@@ -183,7 +184,7 @@ class Rank:
                 if act["rank"] == self.rank and act["act"] in pending:
                     yield finish(by_id[act["act"]])
             elif kind_of(act) in refused:
-                found["calls that gloo has not"] += self.rank == act["members"][0]
+                found["calls left out"] += self.rank == act["members"][0]
             else:
                 call = self.make(act)
                 found["calls"] += call is not None
