@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fake_store/fault_store.h"
@@ -126,6 +127,11 @@ bool WorldState::rooted_each(const Site& site) {
   return each != 0;
 }
 
+void RankState::hears(const absl::Status& error) {
+  if (error.ok()) return;
+  if (RankState* const rank = current(); rank != nullptr) rank->world().told(error);
+}
+
 RankState* RankState::current() {
   const Task* const task = Task::current();
   return task != nullptr ? static_cast<RankState*>(task->user) : nullptr;
@@ -237,6 +243,7 @@ std::unique_ptr<Store> WorldState::wrapped(std::unique_ptr<Store> store) {
 
 void WorldState::ranks_elsewhere(int own, std::unique_ptr<Store> store, GroupBackend* backend) {
   scheduler_->ranks_elsewhere(own);
+  scheduler_->set_rerun("");  // a launcher started the program, and the environment says nothing to it
   store_ = wrapped(std::move(store));
   group_backend_ = backend;
 }
@@ -530,6 +537,29 @@ void WorldState::note(NoteKind kind, std::string text) {
   notes_.push_back({.kind = kind, .text = std::move(text)});
 }
 
+void WorldState::expect_told(const absl::Status& error) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for the report
+  untold_.push_back(error);
+}
+
+void WorldState::told(const absl::Status& error) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for the report
+  // Later calls of the group fail with a text that has this one.
+  std::erase_if(untold_,
+                [&error](const absl::Status& one) { return absl::StrContains(error.message(), one.message()); });
+}
+
+std::vector<std::string> WorldState::untold_notes() const {
+  std::vector<std::string> notes;
+  for (const absl::Status& error : untold_) {
+    notes.push_back(absl::StrCat("an error that no rank asked for: ", sv(error_kind_name(error_kind(error))), ": ",
+                                 message_of(error)));
+  }
+  return notes;
+}
+
 std::vector<std::string> WorldState::leftovers() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // after all steps
@@ -537,6 +567,8 @@ std::vector<std::string> WorldState::leftovers() const {
   for (const Note& note : notes_) {
     if (note.kind == NoteKind::kLeftover) texts.push_back(note.text);
   }
+  const std::vector<std::string> untold = untold_notes();
+  texts.insert(texts.end(), untold.begin(), untold.end());
   return texts;
 }
 
@@ -692,7 +724,8 @@ void WorldState::await_helpers() {
 }
 
 RunReport WorldState::report(bool last) {
-  if (all_ended()) {
+  const bool over = all_ended();
+  if (over) {
     scheduler_->close_if_idle();
     run_end_hooks();
   }
@@ -705,6 +738,11 @@ RunReport WorldState::report(bool last) {
     report.outcomes = outcomes_;
     report.first_failed = first_failed_;
     for (const Note& note : notes_) report.notes.push_back(note.text);
+    // Of a run that has failed the cause says enough.
+    if (over && first_failed_ < 0 && !scheduler_->aborted()) {
+      const std::vector<std::string> untold = untold_notes();
+      report.notes.insert(report.notes.end(), untold.begin(), untold.end());
+    }
   }
   report.cause = scheduler_->abort_cause();
   report.trace = last ? scheduler_->take_trace() : scheduler_->trace();

@@ -77,6 +77,8 @@ class RankState final : public RankContext, public Kept {
 
   // The state of the calling rank or helper; nullptr on a thread that belongs to no world.
   static RankState* current();
+  // The calling rank, if there is one, hears of this error: WorldState::told().
+  static void hears(const absl::Status& error);
 
  private:
   friend class WorldState;
@@ -165,6 +167,10 @@ class WorldState : public Kept {
   void note(NoteKind kind, std::string text);
   // The notes of that kind, in their order.
   std::vector<std::string> leftovers() const;
+  // Calls of this world have ended with an error of their own, a Mismatch perhaps: a leftover, unless somebody hears of
+  // it, by told(), before the run ends. A rank hears that has it thrown, asks for it or has a callback called with it.
+  void expect_told(const absl::Status& error);
+  void told(const absl::Status& error);
   int64_t at_end(std::function<void()> hook);
   void forget_at_end(int64_t hook);
   std::vector<std::shared_ptr<const Group>> groups() const;
@@ -240,6 +246,7 @@ class WorldState : public Kept {
   // The store with the wrappers that this run asks for.
   std::unique_ptr<Store> wrapped(std::unique_ptr<Store> store);
   RunReport report(bool last);
+  std::vector<std::string> untold_notes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
   bool all_ended() const;
@@ -303,6 +310,7 @@ class WorldState : public Kept {
     std::string text;
   };
   std::vector<Note> notes_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::Status> untold_ ABSL_GUARDED_BY(mu_);
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,8 +17,9 @@
 
 namespace rankloom::internal {
 
-// The work of one call of many. The work is done when the whole is.
-class PartWork final : public WorkState {
+// The work of one call of many. The work is done when the whole is. The whole does not hold a part that nobody waits
+// for; a part holds the whole while somebody holds the part.
+class PartWork final : public WorkState, public std::enable_shared_from_this<PartWork> {
  public:
   PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
       : WorkState(scheduler, rank),
@@ -31,19 +33,22 @@ class PartWork final : public WorkState {
   const char* op() const override;
   std::string_view group() const override { return group_; }
 
-  // The part's rank calls it, so that wait() needs no lock.
-  void issued(Work whole) {
-    issued_ = true;
-    whole_ = std::move(whole);
-    if (WorkState* const state = WorkState::of(whole_); state != nullptr) learned_with(*state);
-  }
+  // By the part's rank, so that wait() needs no lock. Handles may go meanwhile on other threads.
+  void issued(Work whole);
+  void dropped() noexcept override;
 
  private:
+  // Bits.
+  enum Stage : unsigned { kIssued = 1, kGone = 2 };
+
+  // Nobody holds the part any more: the callbacks that wait for the part are kept by the whole, and not the other way.
+  void let_go_of_whole() noexcept;
+
   const std::string group_;
   const OpType op_;
   const std::vector<TensorView> outputs_;
-  bool issued_ = false;
-  Work whole_;
+  std::atomic<unsigned> stage_{0};
+  Work whole_;  // once issued, until gone
 };
 
 // The calls of a member since start_coalescing().

@@ -7,7 +7,12 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sim/base/text.h"
 
 namespace rankloom::internal {
 namespace {
@@ -35,5 +40,17 @@ void abort_job() {
 }
 
 bool job_is_aborted() { return aborted.load(); }
+
+absl::Status first_cause(const std::vector<absl::Status>& causes) {
+  for (const absl::Status& cause : causes) {
+    if (!cause.ok()) return cause;
+  }
+  return absl::OkStatus();
+}
+
+std::string abort_text(const std::vector<absl::Status>& causes) {
+  const absl::Status cause = first_cause(causes);
+  return cause.ok() ? "" : absl::StrCat("\nwhy the run was aborted: ", message_of(cause));
+}
 
 }  // namespace rankloom::internal

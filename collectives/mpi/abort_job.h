@@ -1,5 +1,10 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
 namespace rankloom::internal {
 
 // Ends all processes of the job, also those that call MPI no more; what was written to stderr before is passed on by
@@ -8,5 +13,10 @@ namespace rankloom::internal {
 
 // Whether this process is on its way there: MPI is not finalized then.
 bool job_is_aborted();
+
+// The cause of an aborted run, of those that processes have told: that of the lowest one; OK: none has.
+absl::Status first_cause(const std::vector<absl::Status>& causes);
+// The same for the text of a job that ends; empty: the run was not aborted.
+std::string abort_text(const std::vector<absl::Status>& causes);
 
 }  // namespace rankloom::internal

@@ -794,6 +794,7 @@ void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
   const int64_t begun_ns = monotonic_ns();
   for (;;) {
     std::vector<int> missing;
+    std::string cause;
     bool drains = false;
     {
       OrderedMutexLock lock(&mu_);
@@ -804,12 +805,13 @@ void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
       for (int process = 0; process < processes_; ++process) {
         if (!has_ended_[static_cast<size_t>(process)]) missing.push_back(process);
       }
+      cause = abort_text(causes_);
     }
     sched_yield();  // this thread has nothing else to do
     const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drains ? begun_ns : 0;
     if (since_ns == 0 || monotonic_ns() - since_ns < std::max(abort_grace_ns, int64_t{1})) continue;
     end_job(absl::StrCat(
-        what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", "))));
+        what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", ")), cause));
   }
 }
 
@@ -851,9 +853,7 @@ void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO
     return a.second.state != RunReport::Outcome::State::kFailed && b.second.state == RunReport::Outcome::State::kFailed;
   });
   for (auto& [rank, outcome] : outcomes_) world_->ended_elsewhere(rank, std::move(outcome));
-  for (const absl::Status& cause : causes_) {
-    if (cause_.ok()) cause_ = cause;
-  }
+  cause_ = first_cause(causes_);
   must(MPI_Barrier(comm_), "MPI_Barrier");
   const OrderedMutexLock lock(&mu_);
   MPI_Comm_free(&comm_);

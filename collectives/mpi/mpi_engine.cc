@@ -507,6 +507,7 @@ void MpiEngine::await_all(const char* what, int64_t limit_ns, absl::FunctionRef<
   const int64_t begun_ns = monotonic_ns();
   for (int turn = 1;; turn = turn % kTurns + 1) {
     std::vector<int> missing;
+    std::string cause;
     if (locked([&] { return done(); })) return;
     if (progress() && turn < kTurns) continue;
     const int64_t now_ns = monotonic_ns();
@@ -516,8 +517,10 @@ void MpiEngine::await_all(const char* what, int64_t limit_ns, absl::FunctionRef<
         for (int rank = 0; rank < size_; ++rank) {
           if (!ended_[static_cast<size_t>(rank)]) missing.push_back(rank);
         }
+        cause = abort_text(causes_);
       });
-      end_job(absl::StrCat(what, missing.empty() ? "" : absl::StrCat("; still running: ", short_ranks_text(missing))));
+      end_job(absl::StrCat(what, missing.empty() ? "" : absl::StrCat("; still running: ", short_ranks_text(missing)),
+                           cause));
     }
     sched_yield();  // this thread has nothing else to do
   }
@@ -629,9 +632,7 @@ void MpiEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO_
   // No other thread is left.
   merge_outcomes();
   discarded_ = notes_of(leftovers);
-  for (const absl::Status& cause : causes_) {
-    if (cause_.ok()) cause_ = cause;
-  }
+  cause_ = first_cause(causes_);
   must(MPI_Barrier(control_), "MPI_Barrier");
   for (const auto& [key, member] : members_) member->free_communicator();
   for (MPI_Comm* comm : {&control_, &base_, &first_, &bulk_}) {

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <mpi.h>
+#include <poll.h>
+#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -33,6 +36,7 @@
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
+#include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
 #include "sim/schedule/run_hooks.h"
@@ -166,7 +170,48 @@ struct Greeted {
   CodeSite code;
   int world_size = 0;
   int ranks_per_process = 1;
+  const WorldOptions* options = nullptr;  // null: as they are where nobody sets any
 };
+
+// Until all processes have come to the collective call of `request`. Of those that have not, for which nothing but the
+// others can speak, each process that waits says so now and then, as of a rank that stands still.
+void meet(MPI_Comm processes, MPI_Request request, const Greeted& greeted) {
+  constexpr int64_t kSpinNs = 10'000'000;
+  const WorldOptions defaults;
+  const WorldOptions& options = greeted.options != nullptr ? *greeted.options : defaults;
+  const auto in_ns = [](absl::Duration time) {
+    return time > absl::ZeroDuration() ? absl::ToInt64Nanoseconds(time) : std::numeric_limits<int64_t>::max();
+  };
+  const int64_t fatal_ns = in_ns(options.stall_is_fatal.value_or(absl::InfiniteDuration()));
+  const int64_t begun_ns = monotonic_ns();
+  int64_t tell_ns = in_ns(options.stall);
+  for (;;) {
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) return;
+    const int64_t waited_ns = monotonic_ns() - begun_ns;
+    const bool fatal = waited_ns >= fatal_ns;
+    if (waited_ns >= tell_ns || fatal) {
+      int process = 0;
+      int size = 1;
+      MPI_Comm_rank(processes, &process);
+      MPI_Comm_size(processes, &size);
+      std::string text =
+          absl::StrCat("process ", process, " of ", size, " has waited in ", greeted.call, "() for ",
+                       absl::FormatDuration(fatal ? *options.stall_is_fatal : absl::Nanoseconds(tell_ns)),
+                       " of real time for processes that have not called it: those of which there is no such line",
+                       site_place(Site{.code = greeted.code}));
+      if (fatal) {
+        absl::StrAppend(&text, "\nnobody can free it: the job ends (WorldOptions::stall_is_fatal)");
+        std::fprintf(stderr, "rankloom: %s\n", text.c_str());
+        abort_job();
+      }
+      options.on_stall ? options.on_stall(text) : void(std::fprintf(stderr, "rankloom: %s\n", text.c_str()));
+      tell_ns = tell_ns < std::numeric_limits<int64_t>::max() / 2 ? 2 * tell_ns : std::numeric_limits<int64_t>::max();
+    }
+    waited_ns < kSpinNs ? void(sched_yield()) : void(poll(nullptr, 0, 1));
+  }
+}
 
 // Says no, in all processes, unless all of them have the same library and want the call. `refusal`: of this one, or
 // empty. Collective; MPI may have any thread level.
@@ -182,7 +227,9 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
   int size = 1;
   MPI_Comm_size(processes, &size);
   std::vector<Greeting> all(static_cast<size_t>(size));
-  MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes, &request);
+  meet(processes, request, greeted);
   const auto no = [&greeted](const auto&... parts) { refuse_call(greeted.call, greeted.code, parts...); };
   if (!refusal.empty()) no(refusal);
   const Greeting& first = all.front();
@@ -345,7 +392,8 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_p
          .what = "run",
          .code = code,
          .world_size = options.world_size,
-         .ranks_per_process = ranks_per_process});
+         .ranks_per_process = ranks_per_process,
+         .options = &options});
   if (ranks_per_process > 1) return run_hosted(processes, std::move(options), ranks_per_process, program, code);
   const int run = next_run();
   options.world_size = size;

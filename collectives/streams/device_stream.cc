@@ -95,6 +95,7 @@ CalledHandle DeviceStream::called(const char* what, CodeSite code) const {
 
 void DeviceStream::check(const absl::Status& status, const char* what, CodeSite code) const {
   if (status.ok()) return;
+  RankState::hears(status);
   const std::string text = absl::StrCat(state_->who(), what, ": ", status.message());
   throw_dist_error(make_error(error_kind(status), located(text, code)),
                    {.rank = state_->rank, .group = {}, .op = what});
@@ -174,6 +175,7 @@ void DeviceStream::synchronize(CodeSite code) {
   check(here.status(), kWhat, code);
   absl::Status ended = runtime_->await(**here, state_->rank, kWhat, state_->name, code);
   if (ended.ok()) ended = state_->status();
+  RankState::hears(ended);
   throw_if_error(ended, {.rank = state_->rank, .group = {}, .op = kWhat});
 }
 
@@ -185,7 +187,11 @@ bool DeviceStream::query(CodeSite code) {
   return *idle;
 }
 
-absl::Status DeviceStream::status() const { return state_->status(); }
+absl::Status DeviceStream::status() const {
+  absl::Status status = state_->status();
+  RankState::hears(status);
+  return status;
+}
 
 absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& call) {
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();

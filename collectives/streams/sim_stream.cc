@@ -340,6 +340,7 @@ void SimStream::synchronize(CodeSite code) {
     if (status.ok()) status = queue.failure;
   }
   queue.learn_waited_for();
+  RankState::hears(status);
   throw_if_error(status, {.rank = queue.rank, .group = {}, .op = "stream synchronize"});
 }
 
@@ -359,8 +360,13 @@ absl::Status SimStream::status() const {
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler == &queue_->scheduler) {
     if (StepRecord* const record = task->record; record != nullptr) record->write_memory(queue_->rank);
   }
-  RankMutexLock lock(&queue_->mu);
-  return queue_->failure;
+  absl::Status failure;
+  {
+    RankMutexLock lock(&queue_->mu);
+    failure = queue_->failure;
+  }
+  RankState::hears(failure);
+  return failure;
 }
 
 absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call) {

@@ -605,7 +605,10 @@ void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.rank_state_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
   Completion completion;
-  if (!status.ok()) fail(status);
+  if (!status.ok()) [[unlikely]] {
+    if (elsewhere_ == nullptr) world_.expect_told(status);  // else a rank of another process may hear of it
+    fail(status);
+  }
   finish(recv, status);
   finish(send, send.eager_ ? absl::OkStatus() : status);
   completion.end();

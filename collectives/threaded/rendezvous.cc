@@ -727,6 +727,7 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
 }
 
 [[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
+  if (elsewhere_ == nullptr) world_.expect_told(status);  // else a rank of another process may hear of it
   Failure failure;
   {
     ObservedMutexLock lock(&mu_);

@@ -226,6 +226,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     const CodeSite site = code.line != 0 ? code : static_cast<const MemberWork&>(*work).call().code;
     const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, site);
     if (!first.ok() || ended.ok()) continue;
+    work->told(ended);
     first = ended;
     op = work->op();
   }
@@ -384,12 +385,18 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   whole->watch(collectives, messages);
   const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();
   absl::Status posted = filed;
+  bool any_filed = collectives != nullptr && filed.ok();
   for (const std::shared_ptr<Message>& message : messages) {
-    if (posted.ok()) posted = mailbox_->post(message, eager_bytes_);
+    if (!posted.ok()) break;
+    posted = mailbox_->post(message, eager_bytes_);
+    any_filed = any_filed || posted.ok();
   }
   if (posted.ok()) [[likely]]
     return work;
   whole->give_up(posted, filed.ok());
+  // One of the parts has failed the group at once, or another member has meanwhile: the work says so, as it does where
+  // the parts are done later.
+  if (any_filed && error_kind(posted) == ErrorKind::kAborted) return work;
   return posted;
 }
 

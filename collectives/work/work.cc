@@ -49,15 +49,20 @@ bool Work::is_completed(CodeSite code) const {
 }
 
 bool Work::is_success(CodeSite code) const {
-  return is_completed(code) && (state_ == nullptr || state_->status().ok());
+  if (!is_completed(code)) return false;
+  if (state_ == nullptr) return true;
+  const absl::Status status = state_->status();
+  state_->told(status);
+  return status.ok();
 }
 
 int Work::source(CodeSite code) const { return state_ != nullptr && is_completed(code) ? state_->source() : -1; }
 
 void Work::check(const absl::Status& status) const {
-  if (!status.ok())
-    throw_dist_error(status,
-                     {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
+  if (status.ok()) return;
+  state_->told(status);
+  throw_dist_error(status,
+                   {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
 }
 
 namespace {

@@ -130,6 +130,14 @@ void WorkState::forget_outputs() noexcept {
   list->remove(*open_call_);
 }
 
+[[gnu::noinline]] void WorkState::told(const absl::Status& status) const {
+  if (status.ok() || rank_ < 0 || !world_.known()) return;
+  if (const WorldPin alive(world_); alive) {
+    auto* const rank = static_cast<RankState*>(scheduler()->user_of(rank_));
+    if (rank != nullptr) rank->world().told(status);
+  }
+}
+
 [[gnu::noinline]] void WorkState::let_go_open() noexcept {
   RankState* const rank = RankState::current();
   if (rank != nullptr && rank->unwinding() && open_in_.load(std::memory_order_relaxed) == &rank->open_outputs()) {
@@ -248,8 +256,10 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
 }
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
-  if (std::any_of(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.learns; }))
+  if (std::any_of(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.learns; })) {
     learned();
+    told(status);
+  }
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
   if (context == nullptr) {
@@ -317,7 +327,10 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
     }
     ended = status_;
   }
-  if (learns) learned();
+  if (learns) {
+    learned();
+    told(ended);
+  }
   callback(ended);
 }
 

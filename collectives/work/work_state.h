@@ -121,6 +121,8 @@ class WorkState : public OpenCall {
     if (has_open_outputs()) [[unlikely]]
       let_go_open();
   }
+  // A rank hears that the work ended with this.
+  void told(const absl::Status& status) const;
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 

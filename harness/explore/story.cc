@@ -1,10 +1,8 @@
 #include "harness/explore/story.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -101,36 +99,39 @@ std::vector<bool> steps_to_show(const StepRecord& record, size_t last, int ranks
   return shown;
 }
 
-// The step that a switch led to; nothing if the run ended before. The record knows steps, not choices: of the steps
-// after the switch's task to which it can have led, the one whose number comes closest.
-std::optional<size_t> step_of(const StepRecord& record, const Schedule::Switch& at, size_t last) {
-  const bool completes = at.kind == Schedule::Switch::Kind::kCompletion;
-  std::optional<size_t> found;
-  int least = 0;
-  int nth = 0;
+// The steps that switches led to; a switch that the run ended before has none. The record knows steps, not choices: of
+// the steps after the switch's task to which it can have led, the one whose number comes closest.
+std::vector<size_t> steps_of(const StepRecord& record, absl::Span<const Schedule::Switch> switches, size_t last) {
+  // Task -> the steps after its own.
+  absl::flat_hash_map<int, std::vector<size_t>> after;
+  const auto completes = [&record](size_t step) {
+    return record.tasks()[static_cast<size_t>(record.steps()[step].task)].info.kind == TaskKind::kCompletion;
+  };
   int before = Schedule::Switch::kStart;
   for (size_t i = 0; i < last; ++i) {
-    const StepRecord::Step& step = record.steps()[i];
-    const bool completion = record.tasks()[static_cast<size_t>(step.task)].info.kind == TaskKind::kCompletion;
-    if (before == at.at) {
-      const int off = std::abs(nth - at.nth);
-      if ((completes ? completion : step.id == at.to) && (!found.has_value() || off < least)) {
-        found = i;
-        least = off;
-      }
-      ++nth;
-    }
-    if (!completion) before = step.id;
+    after[before].push_back(i);
+    if (!completes(i)) before = record.steps()[i].id;
   }
-  return found;
-}
-
-// Those of all switches that led to one.
-std::vector<size_t> steps_of(const StepRecord& record, absl::Span<const Schedule::Switch> switches, size_t last) {
   std::vector<size_t> steps;
   for (const Schedule::Switch& s : switches) {
-    if (s.kind == Schedule::Switch::Kind::kValue) continue;
-    if (const std::optional<size_t> at = step_of(record, s, last); at.has_value()) steps.push_back(*at);
+    const auto at = after.find(s.at);
+    if (s.kind == Schedule::Switch::Kind::kValue || at == after.end()) continue;
+    const std::vector<size_t>& all = at->second;
+    const auto fits = [&](size_t nth) {
+      return s.kind == Schedule::Switch::Kind::kCompletion ? completes(all[nth]) : record.steps()[all[nth]].id == s.to;
+    };
+    // From its number on to both sides; of two that are as near, the earlier one.
+    const size_t nth = std::min(static_cast<size_t>(std::max(s.nth, 0)), all.size() - 1);
+    for (size_t off = 0; off <= nth || nth + off < all.size(); ++off) {
+      if (off <= nth && fits(nth - off)) {
+        steps.push_back(all[nth - off]);
+        break;
+      }
+      if (nth + off < all.size() && fits(nth + off)) {
+        steps.push_back(all[nth + off]);
+        break;
+      }
+    }
   }
   return steps;
 }

@@ -50,8 +50,9 @@ class RandomPolicy final : public SchedulePolicy {
 
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not
 // known beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
-// Strict priorities starve: a task that polls would run for ever. So a task that yields falls to the bottom, and so
-// does one that was chosen kPatience times in a row while others could run.
+// Strict priorities starve: a task that polls would run for ever, and so would two that wait for each other in turns.
+// So a task that yields falls to the bottom, and so does the one that runs whenever none has fallen for kPatience
+// choices.
 class PctPolicy final : public SchedulePolicy {
  public:
   PctPolicy(uint64_t seed, int depth) : prng_(seed) {
@@ -61,9 +62,9 @@ class PctPolicy final : public SchedulePolicy {
   int choose(const ChoicePoint& point) override {
     if (point.kind != ChoiceKind::kNextTask) return static_cast<int>(prng_.below(static_cast<uint64_t>(point.size)));
     if (point.at != nullptr) {
-      if (point.yields || in_a_row_ >= kPatience) {
+      if (point.yields || since_fall_ >= kPatience) {
         priority(point.at->id) = --lowest_;
-        in_a_row_ = 0;
+        since_fall_ = 0;
       }
       if (step_ < kSteps && changes_at_[step_] > 0) priority(point.at->id) = lowest_ -= changes_at_[step_];
     }
@@ -77,8 +78,7 @@ class PctPolicy final : public SchedulePolicy {
         best_priority = p;
       }
     });
-    in_a_row_ = best == last_ ? in_a_row_ + 1 : 0;
-    last_ = best;
+    ++since_fall_;
     return best;
   }
 
@@ -97,8 +97,7 @@ class PctPolicy final : public SchedulePolicy {
   Prng prng_;
   uint64_t step_ = 0;
   int64_t lowest_ = 0;
-  TaskId last_ = -1;
-  int in_a_row_ = 0;
+  int since_fall_ = 0;                       // choices
   std::array<int, kSteps> changes_at_ = {};  // how many there are before each step
   std::vector<int64_t> priorities_;
 };

@@ -552,33 +552,47 @@ void DeterministicScheduler::point_at_length(const Site& site, Step step) {
     self->polls_in_a_row = 0;
   }
   // Fifo goes on until it blocks, but a rank that polls must not keep its peers from what it polls for.
-  const auto goes_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < patience_; };
-  if (!threads_ && asks) count_ask(*self);
-  if (!threads_ && asks_ < asks_to_look_ && goes_on()) {
-    // The site is not stored: only reports read it, and none is written while this task runs.
-    if (!asks) yields_in_a_row_ = 0;
-    if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
-    return;
+  const auto may_go_on = [&] { return runs_to_block_ && step != Step::kYield && ++points_in_a_row_ < patience_; };
+  bool goes_on = false;
+  if (!threads_) {
+    if (asks) count_ask(*self);
+    goes_on = may_go_on();
+    if (goes_on && asks_ < asks_to_look_) {
+      // The site is not stored: only reports read it, and none is written while this task runs.
+      if (!asks) yields_in_a_row_ = 0;
+      if (inbox_full_.load(std::memory_order_relaxed)) drain_inbox();
+      return;
+    }
   }
   self->site = site;
   StateLock lock(this);
   ensure_baton(*self, lock);
-  if (threads_ && asks) count_ask(*self);
-  busy_.points += threads_ ? 1 : std::max(points_in_a_row_, 1);
+  if (threads_) {
+    if (asks) count_ask(*self);
+    goes_on = may_go_on();
+  }
+  if (!goes_on) busy_.points += std::max(points_in_a_row_, 1);
   if (step == Step::kYield) {
     count_yield(lock);
   } else if (!asks) {
     yields_in_a_row_ = 0;
   }
-  if (asks_ >= asks_to_look_ || busy_.points >= kBusyPoints) [[unlikely]]
+  if (asks_ >= asks_to_look_ || (!goes_on && busy_.points >= kBusyPoints)) [[unlikely]]
     let_busy_time_pass(lock);
-  if (!threads_ || !goes_on()) {
+  if (!goes_on) {
     stop_running(*self, Task::State::kReady);
     make_ready(*self);
     gives_way_ = step == Step::kYield;
     give_way(*self, lock);
+  } else if (!threads_ && inbox_full_.load(std::memory_order_relaxed)) {
+    drain_inbox();
   }
   self->site.waits_for = nullptr;
+}
+
+void DeterministicScheduler::end_turn() {
+  const StateLock lock(this);
+  patience_ = 0;
 }
 
 void DeterministicScheduler::count_ask(const Task& task) {

@@ -35,9 +35,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;
-  void end_turn() override {
-    if (!threads_) patience_ = 0;
-  }
+  void end_turn() override;
   WakeCause park(const Site& site, Deadline deadline) override;
   void unpark(Task& task) override;
   int choose(ChoiceKind kind, int n, const Site& site) override;

@@ -244,7 +244,7 @@ std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Describ
   const auto tell_waiting = [&](const std::vector<Task*>& waiting) {
     std::vector<Task*> shown;
     for (Task* const task : waiting) {
-      if (!seen.insert(task->id).second) continue;
+      if (task->info.rank < 0 || !seen.insert(task->id).second) continue;
       if (told_here(task->info)) {
         shown.push_back(task);
       } else {
@@ -254,7 +254,7 @@ std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Describ
     if (!shown.empty()) text += wait_lines(shown);
   };
   const auto add = [&](TaskId id, const TaskInfo& info, std::string_view state, const Site& last) {
-    if (!seen.insert(id).second) return;
+    if (info.rank < 0 || !seen.insert(id).second) return;  // the world's own task, of no rank
     if (told_here(info)) return movers.add(info, state, last);
     told->ended[info.rank] = absl::StrCat(sv(state.substr(1)), "; ", last_point_text(last));
   };

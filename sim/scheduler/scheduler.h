@@ -112,8 +112,8 @@ class Scheduler : public Kept {
     sched_yield();
   }
 
-  // Under fifo on fibers the caller's turn ends at its next point, as it does after a thousand of them. No policy but
-  // that one has turns.
+  // Under fifo the caller's turn ends at its next point, as it does after a thousand of them. No other policy has
+  // turns.
   virtual void end_turn() {}
 
   // Blocks the calling task until unpark() (one is kept) or the deadline. May wake early for no reason.

@@ -244,7 +244,8 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
   }
   const bool is_rank = who.info.kind == TaskKind::kRank;
   const std::string task = is_rank ? "" : absl::StrCat("a ", task_kind_name(who.info.kind), " of ");
-  return absl::StrCat(task, "rank ", who.info.rank, " has come to no scheduling point for ", time,
+  const std::string whose = who.info.rank >= 0 ? absl::StrCat("rank ", who.info.rank) : "no rank";
+  return absl::StrCat(task, whose, " has come to no scheduling point for ", time,
                       " of real time: it computes, or it blocks in what is not rankloom's\n  ",
                       last_point_text(who.last));
 }

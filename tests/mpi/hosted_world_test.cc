@@ -70,6 +70,23 @@ TEST(HostedWorldTest, AReportNamesTheKeysAndTheLinesOfRanksElsewhere) {
       " waits in store wait keys \"never\", \"later\" [hosted_world_test.cc:");
 }
 
+// A process has tasks of its own, of no rank; and nobody but the launcher can run the job again.
+TEST(HostedWorldTest, ADescriptionNamesRanksOnly) {
+  std::string described;
+  const RunReport report = run_mpi_world({}, ranks_per_process, [&described](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() % ranks_per_process == 0) {
+      rank.sleep_for(absl::Milliseconds(1));
+      described = rank.world().describe();
+    }
+    pg->barrier().wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(described, HasSubstr(" waits in barrier seq 1"));
+  EXPECT_THAT(described, Not(HasSubstr("rank -1")));
+  EXPECT_THAT(described, Not(HasSubstr("run it again")));
+}
+
 TEST(HostedWorldTest, AReportNamesTheBarrierOfTheStoreAndWhoIsMissing) {
   expect_same_report(
       {},

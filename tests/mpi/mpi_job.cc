@@ -203,6 +203,11 @@ int run(const std::string& kind, const std::string& folder) {
   }
   WorldOptions options;
   if (kind == "size" || (kind == "size_of_one" && process() == 1)) options.world_size = 5;
+  // Process 1 comes late, or never.
+  if (kind == "late" || kind == "never_comes") options.stall = absl::Milliseconds(400);
+  if (kind == "never_comes") options.stall_is_fatal = absl::Milliseconds(1500);
+  if (kind == "late" && process() == 1) usleep(2'000'000);
+  for (volatile bool computes = kind == "never_comes" && process() == 1; computes;) usleep(1000);
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");
   const bool compare_calls = !(kind == "comparison_of_one" && process() == 1);
   if (kind == "go_on") internal::abort_grace_ns = 1'000'000'000;

@@ -400,6 +400,58 @@ TEST_P(CoalescingTest, TellsTheCallbackOfADroppedWorkThatOwnsItsTensors) {
   });
 }
 
+TEST_P(CoalescingTest, TellsTheCallbackOfAPartWhoseHandleIsGone) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank() + 1};
+    std::vector<int64_t> y = {10 * rank.rank()};
+    std::vector<int64_t> z = {rank.rank() + 4};
+    const auto tells = [&rank](Work part, const std::string& what, const std::vector<int64_t>& sum) {
+      part.then([&rank, what, &sum](const absl::Status& end) {
+        rank.store().set(absl::StrCat(what, rank.rank()), absl::StrCat(end.ok() ? "sum " : end.ToString(), sum[0]));
+      });
+    };
+    const auto told = [&rank](const std::string& what) { return rank.store().get(absl::StrCat(what, rank.rank())); };
+    pg->start_coalescing();
+    tells(pg->all_reduce(x), "before the call ", x);
+    Work second = pg->all_reduce(y);
+    Work third = pg->all_reduce(z);
+    Work whole = pg->end_coalescing();
+    tells(std::move(second), "after the call ", y);
+    whole.wait();
+    EXPECT_EQ(told("before the call "), "sum 6");
+    EXPECT_EQ(told("after the call "), "sum 30");
+    tells(std::move(third), "after the end ", z);
+    EXPECT_EQ(told("after the end "), "sum 15");
+  });
+}
+
+TEST_P(CoalescingTest, APartHoldsTheWholeAndItsCallbackDoesNot) {
+  for (const bool before : {true, false}) {
+    const RunReport report = run_to_failure(2, [before](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<int32_t> x = {1, 2};
+      if (rank.rank() == 0) {
+        pg->start_coalescing();
+        Work part = pg->all_reduce(x);
+        part.then([&rank](const absl::Status& end) { rank.store().set("told", end.ToString()); });
+        if (before) part = Work();
+        Work whole = pg->end_coalescing();
+        whole = Work();
+        part = Work();
+        EXPECT_THAT(rank.store().get("told"),
+                    StartsWith("ABORTED: rank 0, group 0, coalesced seq 1: the work was dropped unfinished"));
+      } else {
+        rank.store().wait({"told"});
+        pg->recv(x, 0).wait();
+      }
+    });
+    EXPECT_THAT(report.text(),
+                HasSubstr("rank 0 failed: group 0, coalesced seq 1: the work was dropped unfinished, want "
+                          "wait() or keep_alive [group 0, coalescing_test.cc:"));
+  }
+}
+
 TEST_P(CoalescingTest, LetsGoOfTheTensorsOfADroppedWorkThatIsNeverDone) {
   std::weak_ptr<const void> owned;
   const RunReport report = run_to_failure(2, [&owned](RankContext& rank) {
@@ -414,6 +466,25 @@ TEST_P(CoalescingTest, LetsGoOfTheTensorsOfADroppedWorkThatIsNeverDone) {
   });
   EXPECT_THAT(report.text(), HasSubstr("rank 1 failed: enough"));
   EXPECT_TRUE(owned.expired());
+}
+
+// The first part may fail the group before the second is issued: that is the end of the whole, as where parts are done
+// later, and no refusal of a call that was right.
+TEST_P(CoalescingTest, APartThatFailsTheGroupAtOnceFailsTheWhole) {
+  for (const bool late : {false, true}) {
+    WorldOptions world = options(2);
+    if (deterministic()) world.late_completion = late;
+    run(world, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x(static_cast<size_t>(rank.rank()) + 1), y(3);
+      pg->start_coalescing();
+      (void)pg->send(x, 1 - rank.rank());
+      (void)pg->recv(y, 1 - rank.rank());
+      Work whole = pg->end_coalescing();
+      EXPECT_THAT([&] { whole.wait(); },
+                  ThrowsDistError(ErrorKind::kMismatch, HasSubstr("sender and receiver issued different calls")));
+    });
+  }
 }
 
 TEST_P(CoalescingTest, RefusesMisuse) {

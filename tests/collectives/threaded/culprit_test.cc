@@ -1,12 +1,14 @@
 // The report of a run that failed: the culprit first; then the calls that the others were at.
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -153,6 +155,164 @@ TEST_P(CulpritTest, OfAWorkThatAnExceptionDroppedLeads) {
               ContainsRegex("^rank 1 failed: group 0: rank 1 dropped its all_reduce seq 2 while an "
                             "exception unwound, [^\n]*\\[group 0, culprit_test.cc:[0-9]+\\]\nranks 0, 2 stopped"));
   EXPECT_EQ(count_of(report.text(), "dropped"), 1);
+}
+
+// Ranks 0 and 1 disagree; `hears` is what rank 1 does about it.
+RunReport disagree(WorldOptions world, void (*hears)(ProcessGroup& pg, Work& work)) {
+  std::vector<std::vector<float>> x = {{1}, {1, 2}};
+  std::vector<Work> kept(2);
+  return run_world(std::move(world), [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    Work& work = kept[static_cast<size_t>(rank.rank())];
+    work = pg->all_reduce(x[static_cast<size_t>(rank.rank())]);
+    rank.store().add("called", 1);
+    if (rank.rank() == 1 && hears != nullptr) hears(*pg, work);
+  });
+}
+
+TEST_P(CulpritTest, AnErrorThatNoRankAskedForIsALeftover) {
+  const RunReport report = disagree(options(2), nullptr);
+  EXPECT_TRUE(report.ok()) << report.text();
+  ASSERT_EQ(report.notes.size(), 1U);
+  EXPECT_THAT(report.notes[0],
+              StartsWith("an error that no rank asked for: Mismatch: group 0, seq 1: members issued different calls"));
+  EXPECT_THAT(report.notes[0], HasSubstr("  shape | [1]   | 0     | culprit_test.cc:"));
+}
+
+TEST_P(CulpritTest, ThatARankHeardOfIsNone) {
+  const std::vector<std::pair<const char*, void (*)(ProcessGroup&, Work&)>> ways = {
+      {"wait",
+       [](ProcessGroup&, Work& work) { EXPECT_THAT([&] { work.wait(); }, ThrowsDistError(ErrorKind::kMismatch)); }},
+      {"is_success",
+       [](ProcessGroup&, Work& work) {
+         while (!work.is_completed()) {
+         }
+         EXPECT_FALSE(work.is_success());
+       }},
+      {"exception",
+       [](ProcessGroup&, Work& work) {
+         while (!work.is_completed()) {
+         }
+         EXPECT_NE(work.exception(), nullptr);
+       }},
+      {"then",
+       [](ProcessGroup&, Work& work) {
+         work.then(
+             [](const absl::Status& end) { EXPECT_THAT(end.message(), HasSubstr("members issued different calls")); });
+       }},
+      {"another call",
+       [](ProcessGroup& pg, Work& work) {
+         while (!work.is_completed()) {
+         }
+         std::vector<float> y(1);
+         EXPECT_THAT(
+             [&] { pg.all_reduce(y).wait(); },
+             ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group failed before: group 0, seq 1: members")));
+       }},
+      {"a message", [](ProcessGroup& pg, Work& work) {
+         while (!work.is_completed()) {
+         }
+         std::vector<float> y(1);
+         EXPECT_THAT(
+             [&] { pg.send(y, 0).wait(); },
+             ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group failed before: group 0, seq 1: members")));
+       }}};
+  for (const auto& [name, hears] : ways) {
+    const RunReport report = disagree(options(2), hears);
+    EXPECT_TRUE(report.ok()) << name << ": " << report.text();
+    EXPECT_THAT(report.notes, testing::IsEmpty()) << name;
+  }
+}
+
+TEST_P(CulpritTest, ThatARankHeardOfInOtherWaysIsNone) {
+  using Program = void (*)(RankContext&, ProcessGroup&);
+  const std::vector<std::pair<const char*, Program>> ways = {
+      {"coalesced",
+       [](RankContext& rank, ProcessGroup& pg) {
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         pg.start_coalescing();
+         (void)pg.all_reduce(x);
+         Work whole = pg.end_coalescing();
+         EXPECT_THAT([&] { whole.wait(); }, ThrowsDistError(ErrorKind::kMismatch));
+       }},
+      {"a part of coalesced calls",
+       [](RankContext& rank, ProcessGroup& pg) {
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         pg.start_coalescing();
+         Work part = pg.all_reduce(x);
+         Work whole = pg.end_coalescing();
+         EXPECT_THAT([&] { part.wait(); }, ThrowsDistError(ErrorKind::kMismatch));
+       }},
+      {"a group",
+       [](RankContext& rank, ProcessGroup& pg) {
+         EXPECT_THAT(
+             [&] {
+               pg.new_group(rank.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1});
+             },
+             ThrowsDistError(ErrorKind::kMismatch));
+       }},
+      {"a stream",
+       [](RankContext& rank, ProcessGroup& pg) {
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         SimStream stream(rank);
+         Work work = pg.all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+         EXPECT_THAT([&] { stream.synchronize(); }, ThrowsDistError(ErrorKind::kMismatch));
+       }},
+      {"the status of a stream",
+       [](RankContext& rank, ProcessGroup& pg) {
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         SimStream stream(rank);
+         Work work = pg.all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+         stream.record().synchronize();
+         EXPECT_FALSE(stream.status().ok());
+       }},
+      {"shutdown",
+       [](RankContext& rank, ProcessGroup& pg) {
+         static std::vector<float> x[2] = {{1}, {1, 2}};
+         Work work = pg.all_reduce(x[rank.rank()]);
+         rank.store().add("called", 1);
+         if (rank.rank() == 0 && !work.is_completed()) {
+           EXPECT_THAT([&] { pg.shutdown(); }, ThrowsDistError(ErrorKind::kMismatch));
+         }
+         while (!work.is_completed()) {
+         }
+         EXPECT_FALSE(work.is_success());
+       }},
+      {"a stream that is blocked", [](RankContext& rank, ProcessGroup& pg) {
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         SimStream stream(rank);
+         Work work = pg.all_reduce(x);
+         work.block_current_stream(stream);
+         EXPECT_THAT([&] { stream.synchronize(); }, ThrowsDistError(ErrorKind::kMismatch));
+       }}};
+  for (const auto& [name, program] : ways) {
+    const RunReport report = run_world(options(2), [program = program](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      program(rank, *pg);
+    });
+    EXPECT_TRUE(report.ok()) << name << ": " << report.text();
+    EXPECT_THAT(report.notes, testing::IsEmpty()) << name;
+  }
+}
+
+// wait_any() tells which work is done, and not how that ended.
+TEST_P(CulpritTest, ThatWaitAnyFoundDoneIsALeftover) {
+  const RunReport report = disagree(options(2), [](ProcessGroup&, Work& work) { EXPECT_EQ(wait_any({&work, 1}), 0U); });
+  EXPECT_TRUE(report.ok()) << report.text();
+  ASSERT_EQ(report.notes.size(), 1U);
+  EXPECT_THAT(report.notes[0], StartsWith("an error that no rank asked for: Mismatch: "));
+}
+
+TEST_P(CulpritTest, AMessageThatNoRankAskedForIsALeftover) {
+  std::vector<std::vector<float>> x = {{1}, {1, 2}};
+  std::vector<Work> kept(2);
+  const RunReport report = run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto own = static_cast<size_t>(rank.rank());
+    kept[own] = rank.rank() == 0 ? pg->send(x[own], 1) : pg->recv(x[own], 0);
+  });
+  ASSERT_EQ(report.notes.size(), 1U);
+  EXPECT_THAT(report.notes[0], StartsWith("an error that no rank asked for: Mismatch: group 0, "));
 }
 
 TEST_P(CulpritTest, ThatAbortsTheGroupLeadsWithItsLastCall) {

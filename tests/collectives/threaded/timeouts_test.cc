@@ -72,6 +72,56 @@ TEST(StarvedRankTest, DoesNotTimeOutWhileTheOthersPoll) {
   }
 }
 
+// Nor may ranks that ask, act and wait for each other keep a third from what they ask for.
+TEST(StarvedRankTest, RunsBesideLoopsThatAskAndWait) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const Schedule& schedule : {Schedule::pct(seed, 1), Schedule::starve(seed), Schedule::seeded(seed)}) {
+      const RunReport report =
+          run_world({.world_size = 3, .engine = EngineKind::kFibers, .schedule = schedule, .max_steps = 100'000},
+                    [](RankContext& rank) {
+                      auto pg = init_process_group(rank);
+                      auto pair = pg->new_group({0, 1});
+                      if (rank.rank() == 2) {
+                        for (int i = 0; i < 10; ++i) rank.store().set("computes", absl::StrCat(i));
+                        return rank.store().set("stop", "");
+                      }
+                      for (int64_t stop = 0; stop == 0;) {
+                        std::vector<int64_t> x = {rank.store().check({"stop"}) ? 1 : 0};
+                        pair->all_reduce(x).wait();
+                        stop = x[0];
+                      }
+                      EXPECT_EQ(rank.now(), absl::ZeroDuration());
+                    });
+      ASSERT_TRUE(report.ok()) << schedule.text() << ": " << report.text();
+    }
+  }
+}
+
+// Collectives whose end is polled for, beside a peer that sleeps.
+TEST(BusyWorldTest, TimePassesForLoopsOfCollectivesThatArePolled) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const Schedule& schedule : {Schedule::pct(seed, 3), Schedule::starve(seed), Schedule::seeded(seed)}) {
+      const RunReport report =
+          run_world({.world_size = 4, .engine = EngineKind::kFibers, .schedule = schedule, .max_steps = 5'000'000},
+                    [](RankContext& rank) {
+                      auto pg = init_process_group(rank);
+                      auto pollers = pg->new_group({0, 1, 2});
+                      if (rank.rank() == 3) {
+                        rank.sleep_for(absl::Milliseconds(1));
+                        return rank.store().set("stop", "");
+                      }
+                      for (int64_t stop = 0; stop == 0;) {
+                        std::vector<int64_t> x = {rank.store().check({"stop"}) ? 1 : 0};
+                        Work work = pollers->all_reduce(x);
+                        while (!work.is_completed()) rank.yield();
+                        stop = x[0];
+                      }
+                    });
+      ASSERT_TRUE(report.ok()) << schedule.text() << ": " << report.text();
+    }
+  }
+}
+
 // Tasks that begin and end in a loop that polls keep no peer asleep.
 TEST(BusyWorldTest, TimePassesForLoopsThatSpawnHelpers) {
   for (const Schedule& schedule : {Schedule::fifo(), Schedule::round_robin(), Schedule::pct(3, 3)}) {
