@@ -2,9 +2,9 @@
 
 #include <errno.h>
 #include <mpi.h>
-#include <poll.h>
-#include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <climits>
@@ -12,9 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -170,48 +172,7 @@ struct Greeted {
   CodeSite code;
   int world_size = 0;
   int ranks_per_process = 1;
-  const WorldOptions* options = nullptr;  // null: as they are where nobody sets any
 };
-
-// Until all processes have come to the collective call of `request`. Of those that have not, for which nothing but the
-// others can speak, each process that waits says so now and then, as of a rank that stands still.
-void meet(MPI_Comm processes, MPI_Request request, const Greeted& greeted) {
-  constexpr int64_t kSpinNs = 10'000'000;
-  const WorldOptions defaults;
-  const WorldOptions& options = greeted.options != nullptr ? *greeted.options : defaults;
-  const auto in_ns = [](absl::Duration time) {
-    return time > absl::ZeroDuration() ? absl::ToInt64Nanoseconds(time) : std::numeric_limits<int64_t>::max();
-  };
-  const int64_t fatal_ns = in_ns(options.stall_is_fatal.value_or(absl::InfiniteDuration()));
-  const int64_t begun_ns = monotonic_ns();
-  int64_t tell_ns = in_ns(options.stall);
-  for (;;) {
-    int done = 0;
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done != 0) return;
-    const int64_t waited_ns = monotonic_ns() - begun_ns;
-    const bool fatal = waited_ns >= fatal_ns;
-    if (waited_ns >= tell_ns || fatal) {
-      int process = 0;
-      int size = 1;
-      MPI_Comm_rank(processes, &process);
-      MPI_Comm_size(processes, &size);
-      std::string text =
-          absl::StrCat("process ", process, " of ", size, " has waited in ", greeted.call, "() for ",
-                       absl::FormatDuration(fatal ? *options.stall_is_fatal : absl::Nanoseconds(tell_ns)),
-                       " of real time for processes that have not called it: those of which there is no such line",
-                       site_place(Site{.code = greeted.code}));
-      if (fatal) {
-        absl::StrAppend(&text, "\nnobody can free it: the job ends (WorldOptions::stall_is_fatal)");
-        std::fprintf(stderr, "rankloom: %s\n", text.c_str());
-        abort_job();
-      }
-      options.on_stall ? options.on_stall(text) : void(std::fprintf(stderr, "rankloom: %s\n", text.c_str()));
-      tell_ns = tell_ns < std::numeric_limits<int64_t>::max() / 2 ? 2 * tell_ns : std::numeric_limits<int64_t>::max();
-    }
-    waited_ns < kSpinNs ? void(sched_yield()) : void(poll(nullptr, 0, 1));
-  }
-}
 
 // Says no, in all processes, unless all of them have the same library and want the call. `refusal`: of this one, or
 // empty. Collective; MPI may have any thread level.
@@ -227,9 +188,7 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
   int size = 1;
   MPI_Comm_size(processes, &size);
   std::vector<Greeting> all(static_cast<size_t>(size));
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes, &request);
-  meet(processes, request, greeted);
+  MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, all.data(), sizeof(mine), MPI_BYTE, processes);
   const auto no = [&greeted](const auto&... parts) { refuse_call(greeted.call, greeted.code, parts...); };
   if (!refusal.empty()) no(refusal);
   const Greeting& first = all.front();
@@ -294,6 +253,83 @@ RunReport told_report(const RunReport* mine, int ranks) {
   report.notes = read_texts(&in);
   return report;
 }
+
+// From before MPI is initialised until all processes have greeted each other: of those that do not come nobody but the
+// others can tell. Each process that waits says so now and then, on a thread of its own, as of a rank that stands still.
+class Meeting {
+ public:
+  Meeting(const char* call, CodeSite code, const WorldOptions& options)
+      : call_(call),
+        code_(code),
+        stall_ns_(in_ns(options.stall)),
+        fatal_ns_(in_ns(options.stall_is_fatal.value_or(absl::InfiniteDuration()))),
+        on_stall_(options.on_stall) {
+    if (std::min(stall_ns_, fatal_ns_) < kNever) thread_ = std::thread([this] { watch(); });
+  }
+  ~Meeting() { end(); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // MPI is initialised.
+  void begun() {
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    process_.store(process_of_job());
+  }
+  void end() {
+    over_.store(true);
+    parker_.unpark();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  static int64_t in_ns(absl::Duration time) {
+    return time > absl::ZeroDuration() && time != absl::InfiniteDuration() ? absl::ToInt64Nanoseconds(time) : kNever;
+  }
+
+  void watch() {
+    const int64_t begun_ns = monotonic_ns();
+    int64_t tell_ns = stall_ns_;
+    while (!over_.load()) {
+      const int64_t next_ns = std::min(tell_ns, fatal_ns_);
+      parker_.park(begun_ns + next_ns);
+      if (over_.load()) return;
+      if (monotonic_ns() - begun_ns < next_ns) continue;
+      const std::string text = this->text(next_ns);
+      if (next_ns == fatal_ns_) end_job(text);
+      on_stall_ ? on_stall_(text) : void(std::fprintf(stderr, "rankloom: %s\n", text.c_str()));
+      tell_ns *= 2;
+    }
+  }
+
+  std::string text(int64_t waited_ns) const {
+    const int process = process_.load();
+    return absl::StrCat(process < 0 ? "a process" : absl::StrCat("process ", process, " of ", size_), " has waited in ",
+                        call_, "() for ", absl::FormatDuration(absl::Nanoseconds(waited_ns)),
+                        " of real time for processes that have not called it",
+                        process < 0 ? ": MPI_Init_thread() waits for all" : ": those of which there is no such line",
+                        site_place(Site{.code = code_}));
+  }
+
+  [[noreturn]] void end_job(const std::string& text) const {
+    std::fprintf(stderr, "rankloom: %s\nnobody can free it: the job ends (WorldOptions::stall_is_fatal)\n",
+                 text.c_str());
+    if (process_.load() >= 0) abort_job();
+    std::fflush(nullptr);
+    _exit(EXIT_FAILURE);  // the launcher ends the others
+  }
+
+  const char* const call_;
+  const CodeSite code_;
+  const int64_t stall_ns_;
+  const int64_t fatal_ns_;
+  const std::function<void(const std::string&)> on_stall_;
+  int size_ = 1;                  // written before process_
+  std::atomic<int> process_{-1};  // -1: MPI is not initialised
+  std::atomic<bool> over_{false};
+  Parker parker_;
+  std::thread thread_;
+};
 
 // Initialises MPI, if nobody has. Returns why this MPI does not fit; empty: it does.
 std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
@@ -378,10 +414,10 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
   return report;
 }
 
-// `refusal`: why this process will not run, or empty.
+// `refusal`: why this process will not run, or empty. `meeting`: null if all processes are there.
 RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_per_process,
                            absl::FunctionRef<void(RankContext&)> program, bool compare_calls, std::string refusal,
-                           CodeSite code) {
+                           CodeSite code, Meeting* meeting) {
   int size = 1;
   MPI_Comm_size(processes, &size);
   if (refusal.empty()) refusal = wrong_options(options, ranks_per_process, size);
@@ -392,8 +428,8 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_p
          .what = "run",
          .code = code,
          .world_size = options.world_size,
-         .ranks_per_process = ranks_per_process,
-         .options = &options});
+         .ranks_per_process = ranks_per_process});
+  if (meeting != nullptr) meeting->end();
   if (ranks_per_process > 1) return run_hosted(processes, std::move(options), ranks_per_process, program, code);
   const int run = next_run();
   options.world_size = size;
@@ -439,7 +475,7 @@ RunReport run_some(int processes, WorldOptions options, int ranks_per_process,
   MPI_Comm_split(MPI_COMM_WORLD, here ? 0 : MPI_UNDEFINED, 0, &some);
   if (!here) return told_report(nullptr, ranks);
   RunReport report = run_on_processes(some, std::move(options), ranks_per_process, program, compare_calls,
-                                      /*refusal=*/"", code);
+                                      /*refusal=*/"", code, /*meeting=*/nullptr);
   MPI_Comm_free(&some);
   told_report(process_of_job() == 0 ? &report : nullptr, ranks);
   return report;
@@ -458,7 +494,9 @@ void need_mpi(CodeSite code) {
 }
 
 void need_mpi_of_all(CodeSite code, int* argc, char*** argv) {
+  Meeting meeting("explore", code, WorldOptions());
   const std::string refusal = begin_mpi(code, "explore", argc, argv);
+  meeting.begun();
   greet(MPI_COMM_WORLD, refusal, /*compares=*/true,
         {.call = "explore", .process = "process", .what = "search", .code = code});
 }
@@ -507,9 +545,11 @@ RunReport run_of_job(WorldOptions options, int ranks_per_process, absl::Function
   const LibraryScope library;
   if (RankContext* const rank = RankContext::current(); rank != nullptr)
     refuse_run(code, "called by rank ", rank->rank(), " of a world, want it outside of rank programs");
+  Meeting meeting("run_mpi_world", code, options);
   std::string refusal = begin_mpi(code, "run_mpi_world", nullptr, nullptr);
+  meeting.begun();
   return run_on_processes(MPI_COMM_WORLD, std::move(options), ranks_per_process, program, compare_calls,
-                          std::move(refusal), code);
+                          std::move(refusal), code, &meeting);
 }
 
 }  // namespace

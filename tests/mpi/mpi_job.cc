@@ -206,6 +206,8 @@ int run(const std::string& kind, const std::string& folder) {
   // Process 1 comes late, or never.
   if (kind == "late" || kind == "never_comes") options.stall = absl::Milliseconds(400);
   if (kind == "never_comes") options.stall_is_fatal = absl::Milliseconds(1500);
+  // MPICH's MPI_Init() waits for all.
+  if (kind == "late") internal::need_mpi();
   if (kind == "late" && process() == 1) usleep(2'000'000);
   for (volatile bool computes = kind == "never_comes" && process() == 1; computes;) usleep(1000);
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");
