@@ -254,8 +254,8 @@ RunReport told_report(const RunReport* mine, int ranks) {
   return report;
 }
 
-// From before MPI is initialised until all processes have greeted each other: of those that do not come nobody but the
-// others can tell. Each process that waits says so now and then, on a thread of its own, as of a rank that stands still.
+// From before MPI is initialised until all processes have greeted each other. Of those that do not come nobody but the
+// others can tell: each process that waits says so now and then, on a thread of its own.
 class Meeting {
  public:
   Meeting(const char* call, CodeSite code, const WorldOptions& options)
