@@ -873,6 +873,8 @@ std::string Mailbox::stray_sends(const Message& recv) const {
 }
 
 void Mailbox::close(const absl::Status& cause) {
+  // Of a group that failed only eager sends are left, and no call could receive those any more.
+  const bool failed_before = failed_.load(std::memory_order_acquire);
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -884,7 +886,7 @@ void Mailbox::close(const absl::Status& cause) {
     }
     const std::vector<std::shared_ptr<Message>> ended = left;
     // Messages that are alike but for their sequence number share a line, under the first.
-    for (size_t i = 0; i < left.size(); ++i) {
+    for (size_t i = 0; i < left.size() && !failed_before; ++i) {
       if (left[i] == nullptr) continue;
       const std::shared_ptr<Message> first = std::move(left[i]);
       const std::string who = first->who();

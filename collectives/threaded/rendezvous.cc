@@ -766,6 +766,12 @@ void Rendezvous::spread(Failure failure) {
   completion.end();
 }
 
+absl::Status Rendezvous::failure() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // the refusal that the caller has met told
+  return failed_;
+}
+
 absl::Status Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the first rank to come makes the mailbox; the post that follows tells

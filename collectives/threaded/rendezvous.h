@@ -137,6 +137,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // `told` is called once with why the group can do no more, without a lock. Result: why, if that is so already; `told`
   // is not called then.
   absl::Status when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
+  // Why the group has failed; OK: it has not. For callers that a call was refused for that.
+  absl::Status failure() const;
 
   // At the world's end: leaves a note of each call that some members made and others did not.
   void note_left() const;

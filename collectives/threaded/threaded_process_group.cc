@@ -393,11 +393,13 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   }
   if (posted.ok()) [[likely]]
     return work;
-  whole->give_up(posted, filed.ok());
-  // One of the parts has failed the group at once, or another member has meanwhile: the work says so, as it does where
-  // the parts are done later.
-  if (any_filed && error_kind(posted) == ErrorKind::kAborted) return work;
-  return posted;
+  // One of the parts has failed the group at once, or another member has meanwhile: all parts end with that, as they do
+  // where parts are done later.
+  const bool has_begun = any_filed && error_kind(posted) == ErrorKind::kAborted;
+  const absl::Status failure = has_begun ? rendezvous_->failure() : absl::OkStatus();
+  whole->give_up(failure.ok() ? posted : failure, filed.ok());
+  if (!has_begun) return posted;
+  return work;
 }
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,

@@ -472,18 +472,22 @@ TEST_P(CoalescingTest, LetsGoOfTheTensorsOfADroppedWorkThatIsNeverDone) {
 // later, and no refusal of a call that was right.
 TEST_P(CoalescingTest, APartThatFailsTheGroupAtOnceFailsTheWhole) {
   for (const bool late : {false, true}) {
-    WorldOptions world = options(2);
-    if (deterministic()) world.late_completion = late;
-    run(world, [](RankContext& rank) {
-      auto pg = init_process_group(rank);
-      std::vector<float> x(static_cast<size_t>(rank.rank()) + 1), y(3);
-      pg->start_coalescing();
-      (void)pg->send(x, 1 - rank.rank());
-      (void)pg->recv(y, 1 - rank.rank());
-      Work whole = pg->end_coalescing();
-      EXPECT_THAT([&] { whole.wait(); },
-                  ThrowsDistError(ErrorKind::kMismatch, HasSubstr("sender and receiver issued different calls")));
-    });
+    for (const size_t eager_bytes : {0, 8}) {
+      WorldOptions world = options(2);
+      if (deterministic()) world.late_completion = late;
+      const RunReport report = run(world, [eager_bytes](RankContext& rank) {
+        auto pg = init_process_group(rank, {.eager_bytes = eager_bytes});
+        std::vector<float> x(static_cast<size_t>(rank.rank()) + 1), y(3), z(3);
+        pg->start_coalescing();
+        (void)pg->send(x, 1 - rank.rank());
+        (void)pg->recv(y, 1 - rank.rank());
+        (void)pg->recv(z, 1 - rank.rank());
+        Work whole = pg->end_coalescing();
+        EXPECT_THAT([&] { whole.wait(); },
+                    ThrowsDistError(ErrorKind::kMismatch, HasSubstr("sender and receiver issued different calls")));
+      });
+      EXPECT_THAT(report.notes, testing::IsEmpty());
+    }
   }
 }
 
