@@ -794,7 +794,6 @@ void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
   const int64_t begun_ns = monotonic_ns();
   for (;;) {
     std::vector<int> missing;
-    std::string cause;
     bool drains = false;
     {
       OrderedMutexLock lock(&mu_);
@@ -805,13 +804,14 @@ void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
       for (int process = 0; process < processes_; ++process) {
         if (!has_ended_[static_cast<size_t>(process)]) missing.push_back(process);
       }
-      cause = abort_text(causes_);
     }
     sched_yield();  // this thread has nothing else to do
     const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drains ? begun_ns : 0;
     if (since_ns == 0 || monotonic_ns() - since_ns < std::max(abort_grace_ns, int64_t{1})) continue;
-    end_job(absl::StrCat(
-        what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", ")), cause));
+    OrderedMutexLock lock(&mu_);
+    end_job(absl::StrCat(what,
+                         missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", ")),
+                         abort_text(causes_)));
   }
 }
 

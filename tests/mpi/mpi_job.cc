@@ -209,7 +209,7 @@ int run(const std::string& kind, const std::string& folder) {
   // MPICH's MPI_Init() waits for all.
   if (kind == "late") internal::need_mpi();
   if (kind == "late" && process() == 1) usleep(2'000'000);
-  if (kind == "never_comes" && process() == 1) usleep(20'000'000);  // its launcher may leave it behind
+  if (kind == "never_comes" && process() == 1) usleep(20'000'000);  // launchers may leave a process behind
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");
   const bool compare_calls = !(kind == "comparison_of_one" && process() == 1);
   if (kind == "go_on") internal::abort_grace_ns = 1'000'000'000;
