@@ -194,9 +194,22 @@ void KeyTable::watch(std::string_view key, Store::WatchCallback callback) {
   ever_watched_.store(true, std::memory_order_relaxed);
 }
 
+void KeyTable::tell_events() {
+  if (StepRecord* const record = may_be_explored_ ? this->record() : nullptr; record != nullptr)
+    record->access(numbered_object(object_.in(*record), kWatches), Access::kWrite);
+}
+
+const void* KeyTable::caller() {
+  static thread_local const char of_no_world = 0;
+  const Task* const task = Task::current();
+  return task != nullptr ? static_cast<const void*>(task) : &of_no_world;
+}
+
 void KeyTable::file_event(std::string_view key, std::optional<std::string_view> after) {
   const auto it = watches_.find(key);
   if (it == watches_.end()) return;
+  tell_events();
+  if (deliverer_ == nullptr) deliverer_ = caller();
   const std::string* const before = find_here(key);
   for (const Watch& watch : it->second) {
     Event& event = events_.emplace_back();
@@ -208,17 +221,18 @@ void KeyTable::file_event(std::string_view key, std::optional<std::string_view> 
 
 void KeyTable::deliver_filed() {
   mu.lock();
-  StepRecord* const record = may_be_explored_ ? this->record() : nullptr;
-  // The calling task leaves its events to another one, or takes those of others along.
-  if (record != nullptr && (delivering_ || !events_.empty()))
-    record->access(numbered_object(object_.in(*record), kWatches), Access::kWrite);
-  if (delivering_) return mu.unlock();
+  // The caller has filed no event, left its events to another one, or is in a callback, behind which the loop goes on.
+  if (deliverer_ != caller() || delivering_) return mu.unlock();
   delivering_ = true;
+  StepRecord* const record = may_be_explored_ ? this->record() : nullptr;
   std::exception_ptr own;  // what the calling task's own callback threw: comes out when all events are delivered
   while (!events_.empty()) {
     Event event = std::move(events_.front());
     events_.pop_front();
     mu.unlock();
+    // Others that change a watched key meanwhile leave the event to this task, and go on before they are delivered.
+    if (Task* const task = Task::current(); task != nullptr && !task->scheduler->aborted())
+      task->scheduler->point(Site{.what = "store watch"});
     if (record != nullptr) record->enter_memory(event.watch.rank);
     std::exception_ptr thrown;
     try {
@@ -229,8 +243,10 @@ void KeyTable::deliver_filed() {
     if (record != nullptr) record->leave_memory(event.watch.rank);
     if (thrown != nullptr && !is_others_failure(event.watch, thrown) && own == nullptr) own = thrown;
     mu.lock();
+    tell_events();
   }
   delivering_ = false;
+  deliverer_ = nullptr;
   mu.unlock();
   if (own != nullptr) std::rethrow_exception(own);
 }

@@ -128,8 +128,8 @@ class KeyTable {
   };
 
   void watch(std::string_view key, Store::WatchCallback callback) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Calls the callbacks of filed events. Nothing if another task does so already: that one takes ours along, so the
-  // order of events is kept.
+  // After each operation, with whatever result: calls the callbacks of filed events. Nothing if another task, which
+  // filed first, does so: that one takes the caller's along, so the order of events is kept.
   void deliver_events() ABSL_LOCKS_EXCLUDED(mu) {
     if (ever_watched_.load(std::memory_order_relaxed)) [[unlikely]]
       deliver_filed();
@@ -186,6 +186,9 @@ class KeyTable {
   void wake(std::string_view key, bool queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void file_event(std::string_view key, std::optional<std::string_view> after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void deliver_filed() ABSL_LOCKS_EXCLUDED(mu);
+  void tell_events() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // The calling task, or thread of no world.
+  static const void* caller();
   // Whether `thrown` by a callback is the failure of a rank other than the caller's; it is told of, if its world still
   // lives.
   static bool is_others_failure(const Watch& watch, const std::exception_ptr& thrown);
@@ -198,7 +201,8 @@ class KeyTable {
   Map<std::unique_ptr<Waiters>> waiters_ ABSL_GUARDED_BY(mu);
   Map<std::vector<Watch>> watches_ ABSL_GUARDED_BY(mu);
   std::deque<Event, KeptAllocator<Event>> events_ ABSL_GUARDED_BY(mu);
-  bool delivering_ ABSL_GUARDED_BY(mu) = false;
+  const void* deliverer_ ABSL_GUARDED_BY(mu) = nullptr;  // the caller() that filed first; null: there are no events
+  bool delivering_ ABSL_GUARDED_BY(mu) = false;          // the deliverer_ is at the callbacks
   std::atomic<bool> ever_watched_{false};  // set with `mu` held, so the thread that filed an event sees it
 };
 

@@ -163,6 +163,12 @@ absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Stor
   if (call.way.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
     if (absl::Status come = come_to_point(call); !come.ok()) return come;
   }
+  Reply reply = carry_out(call);
+  table_.deliver_events();
+  return reply;
+}
+
+TableStore::Reply TableStore::carry_out(const StoreCall& call) {
   switch (call.op) {
     case StoreCall::Op::kSet:
       return set(call);
@@ -316,7 +322,6 @@ TableStore::Reply TableStore::set(const StoreCall& call) {
     status = hold.write(Change::kSet, call.key(), call.value());
     if (status.ok()) table_.set(call.key(), call.value());
   }
-  table_.deliver_events();
   if (!status.ok()) return explain(call, status);
   return StoreReply();
 }
@@ -332,7 +337,8 @@ TableStore::Reply TableStore::get(const StoreCall& call) {
   return StoreReply{.value = *table_.find(call.key())};
 }
 
-TableStore::Reply TableStore::add_locked(const StoreCall& call) {
+TableStore::Reply TableStore::add(const StoreCall& call) {
+  ObservedMutexLock lock(&table_.mu);
   Hold hold(log_.get(), &table_);
   if (!hold.status().ok()) return explain(call, hold.status());
   int64_t have = 0;
@@ -353,16 +359,8 @@ TableStore::Reply TableStore::add_locked(const StoreCall& call) {
   return StoreReply{.number = sum};
 }
 
-TableStore::Reply TableStore::add(const StoreCall& call) {
-  Reply sum = [&] {
-    ObservedMutexLock lock(&table_.mu);
-    return add_locked(call);
-  }();
-  table_.deliver_events();
-  return sum;
-}
-
-TableStore::Reply TableStore::compare_set_locked(const StoreCall& call) {
+TableStore::Reply TableStore::compare_set(const StoreCall& call) {
+  ObservedMutexLock lock(&table_.mu);
   Hold hold(log_.get(), &table_);
   if (!hold.status().ok()) return explain(call, hold.status());
   const std::string* const value = table_.find(call.key());
@@ -371,15 +369,6 @@ TableStore::Reply TableStore::compare_set_locked(const StoreCall& call) {
   if (absl::Status s = hold.write(Change::kSet, call.key(), call.value()); !s.ok()) return explain(call, s);
   table_.set(call.key(), call.value());
   return StoreReply{.value = std::string(call.value())};
-}
-
-TableStore::Reply TableStore::compare_set(const StoreCall& call) {
-  Reply value = [&] {
-    ObservedMutexLock lock(&table_.mu);
-    return compare_set_locked(call);
-  }();
-  table_.deliver_events();
-  return value;
 }
 
 TableStore::Reply TableStore::wait(const StoreCall& call) {
@@ -414,7 +403,6 @@ TableStore::Reply TableStore::delete_key(const StoreCall& call) {
       if (status.ok()) table_.erase(call.key());
     }
   }
-  table_.deliver_events();
   if (!status.ok()) return explain(call, status);
   return StoreReply{.found = existed};
 }
@@ -443,7 +431,6 @@ TableStore::Reply TableStore::append(const StoreCall& call) {
     status = hold.write(Change::kAppend, call.key(), call.value());
     if (status.ok()) table_.append(call.key(), call.value());
   }
-  table_.deliver_events();
   if (!status.ok()) return explain(call, status);
   if (call.way.barrier != nullptr) ++reply.number;
   return reply;
@@ -471,7 +458,6 @@ TableStore::Reply TableStore::multi_set(const StoreCall& call) {
         hold.logs() ? hold.write(Change::kBatch, "", FileLog::encode_batch(call.keys, call.values)) : hold.status();
     for (size_t i = 0; status.ok() && i < call.keys.size(); ++i) table_.set(call.keys[i], call.values[i]);
   }
-  table_.deliver_events();
   if (!status.ok()) return explain(call, status);
   return StoreReply();
 }

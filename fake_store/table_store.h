@@ -38,6 +38,7 @@ class TableStore : public Kept {
   using Want = KeyTable::Want;
   using Reply = absl::StatusOr<StoreReply>;
 
+  Reply carry_out(const StoreCall& call);
   Reply set(const StoreCall& call);
   Reply get(const StoreCall& call);
   Reply add(const StoreCall& call);
@@ -55,8 +56,6 @@ class TableStore : public Kept {
   Reply list_keys(const StoreCall& call);
   Reply watch_key(const StoreCall& call);
 
-  Reply add_locked(const StoreCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
-  Reply compare_set_locked(const StoreCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   Reply pop_locked(const StoreCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
 
   // Brings the table up to date with the log.

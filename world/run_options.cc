@@ -233,6 +233,16 @@ bool is_terminal(std::FILE* stream) {
   return isatty(fileno(stream)) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
 }
 
+LaunchedProcesses launched_processes() {
+  // Open MPI's; MPICH's, Intel's and Slurm's.
+  for (const char* const variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const value = std::getenv(variable);
+    int count = 0;
+    if (value != nullptr && absl::SimpleAtoi(value, &count) && count > 0) return {variable, count};
+  }
+  return {};
+}
+
 bool takes_colours(std::FILE* stream) {
   const char* const unwanted = std::getenv("NO_COLOR");
   return is_terminal(stream) && (unwanted == nullptr || *unwanted == '\0');

@@ -46,6 +46,13 @@ absl::StatusOr<RunFiles> run_files_from_environment();
 // Whether RANKLOOM_REPORT names a folder.
 bool reports_are_wanted();
 
+// How many processes an MPI launcher says that it started, and the variable that says so; 0: none did.
+struct LaunchedProcesses {
+  const char* variable = nullptr;
+  int count = 0;
+};
+LaunchedProcesses launched_processes();
+
 // Whether `stream` is a terminal that obeys escape sequences, by TERM.
 bool is_terminal(std::FILE* stream);
 // Whether texts on `stream` may be coloured: it is such a terminal, and NO_COLOR is unset or empty.

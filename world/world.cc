@@ -67,6 +67,8 @@ std::shared_ptr<void> world_local(World& world, std::string_view name, const voi
 
 void forget_world_local(World& world, std::string_view name) {
   const LibraryScope library;
+  Scheduler& scheduler = state_of(world).scheduler();
+  if (WorldRef(&scheduler).has(Task::current())) scheduler.point(Site{.what = "WorldLocal forget", .detail = name});
   state_of(world).unshare(name);
 }
 

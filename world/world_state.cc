@@ -127,11 +127,6 @@ bool WorldState::rooted_each(const Site& site) {
   return each != 0;
 }
 
-void RankState::hears(const absl::Status& error) {
-  if (error.ok()) return;
-  if (RankState* const rank = current(); rank != nullptr) rank->world().told(error);
-}
-
 RankState* RankState::current() {
   const Task* const task = Task::current();
   return task != nullptr ? static_cast<RankState*>(task->user) : nullptr;
@@ -392,6 +387,9 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
   // The task holds the lock already, which it would wait for, and its own place in the table may move.
   if (making.world == this && making.task == Task::current())
     refuse_shared(key, absl::StrCat("asked for while \"", making.key, "\" is made, want it made before"), code);
+  // Which rank makes it may depend on what others do between this rank's last point and here.
+  if (maker == Maker::kMatters && WorldRef(scheduler_.get()).has(Task::current()) && !has_shared_object(key))
+    scheduler_->point(Site{.what = "WorldLocal get", .code = code, .detail = key});
   ObservedMutexLock lock(&shared_mu_);
   const auto at = shared_.find(sv(key));
   const bool found = at != shared_.end() && at->second.object != nullptr;
@@ -422,11 +420,25 @@ void WorldState::record_group() {
   if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kWrite);
 }
 
+bool WorldState::has_shared_object(std::string_view key) {
+  ObservedMutexLock lock(&shared_mu_);
+  const auto at = shared_.find(sv(key));
+  const bool found = at != shared_.end() && at->second.object != nullptr;
+  // Whether a scheduling point follows depends on it.
+  if (StepRecord* const record = scheduler_->record(); record != nullptr)
+    record->access(named_object(object_, key), Access::kRead);
+  return found;
+}
+
 void WorldState::unshare(std::string_view key) {
+  Shared forgotten;  // goes without the lock: destructors may come to scheduling points
   ObservedMutexLock lock(&shared_mu_);
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->access(named_object(object_, key), Access::kWrite);
-  shared_.erase(sv(key));
+  if (const auto at = shared_.find(sv(key)); at != shared_.end()) {
+    forgotten = std::move(at->second);
+    shared_.erase(at);
+  }
 }
 
 std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::string_view name) {
@@ -537,23 +549,31 @@ void WorldState::note(NoteKind kind, std::string text) {
   notes_.push_back({.kind = kind, .text = std::move(text)});
 }
 
-void WorldState::expect_told(const absl::Status& error) {
+void WorldState::not_retrieved(const absl::Status& error) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for the report
-  untold_.push_back(error);
+  unretrieved_.push_back(error);
 }
 
-void WorldState::told(const absl::Status& error) {
+void WorldState::retrieved(const absl::Status& error) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for the report
   // Later calls of the group fail with a text that has this one.
-  std::erase_if(untold_,
+  std::erase_if(unretrieved_,
                 [&error](const absl::Status& one) { return absl::StrContains(error.message(), one.message()); });
 }
 
-std::vector<std::string> WorldState::untold_notes() const {
+[[gnu::noinline]] void retrieved_error(const WorldRef& world, int rank, const absl::Status& error) {
+  if (error.ok() || !world.known()) return;
+  const WorldPin alive(world);
+  if (!alive) return;
+  if (auto* const state = static_cast<RankState*>(world.scheduler()->user_of(rank)); state != nullptr)
+    state->world().retrieved(error);
+}
+
+std::vector<std::string> WorldState::unretrieved_notes() const {
   std::vector<std::string> notes;
-  for (const absl::Status& error : untold_) {
+  for (const absl::Status& error : unretrieved_) {
     notes.push_back(absl::StrCat("an error that no rank asked for: ", sv(error_kind_name(error_kind(error))), ": ",
                                  message_of(error)));
   }
@@ -567,8 +587,8 @@ std::vector<std::string> WorldState::leftovers() const {
   for (const Note& note : notes_) {
     if (note.kind == NoteKind::kLeftover) texts.push_back(note.text);
   }
-  const std::vector<std::string> untold = untold_notes();
-  texts.insert(texts.end(), untold.begin(), untold.end());
+  const std::vector<std::string> unretrieved = unretrieved_notes();
+  texts.insert(texts.end(), unretrieved.begin(), unretrieved.end());
   return texts;
 }
 
@@ -740,8 +760,8 @@ RunReport WorldState::report(bool last) {
     for (const Note& note : notes_) report.notes.push_back(note.text);
     // Of a run that has failed the cause says enough.
     if (over && first_failed_ < 0 && !scheduler_->aborted()) {
-      const std::vector<std::string> untold = untold_notes();
-      report.notes.insert(report.notes.end(), untold.begin(), untold.end());
+      const std::vector<std::string> unretrieved = unretrieved_notes();
+      report.notes.insert(report.notes.end(), unretrieved.begin(), unretrieved.end());
     }
   }
   report.cause = scheduler_->abort_cause();

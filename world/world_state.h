@@ -77,8 +77,6 @@ class RankState final : public RankContext, public Kept {
 
   // The state of the calling rank or helper; nullptr on a thread that belongs to no world.
   static RankState* current();
-  // The calling rank, if there is one, hears of this error: WorldState::told().
-  static void hears(const absl::Status& error);
 
  private:
   friend class WorldState;
@@ -167,10 +165,11 @@ class WorldState : public Kept {
   void note(NoteKind kind, std::string text);
   // The notes of that kind, in their order.
   std::vector<std::string> leftovers() const;
-  // Calls of this world have ended with an error of their own, a Mismatch perhaps: a leftover, unless somebody hears of
-  // it, by told(), before the run ends. A rank hears that has it thrown, asks for it or has a callback called with it.
-  void expect_told(const absl::Status& error);
-  void told(const absl::Status& error);
+  // Calls of this world have ended with an error of their own, a Mismatch perhaps, whose text names group and call: a
+  // leftover, unless it is retrieved before the run ends. A rank retrieves an error that it has thrown, asks for or has
+  // a callback called with; or one with a text that has this one in it, as later calls of the group have.
+  void not_retrieved(const absl::Status& error);
+  void retrieved(const absl::Status& error);
   int64_t at_end(std::function<void()> hook);
   void forget_at_end(int64_t hook);
   std::vector<std::shared_ptr<const Group>> groups() const;
@@ -192,6 +191,10 @@ class WorldState : public Kept {
   }
   std::shared_ptr<void> shared_object(std::string_view key, const void* type,
                                       absl::FunctionRef<std::shared_ptr<void>()> make, Maker maker, CodeSite code);
+  bool has_shared_object(std::string_view key);
+  // Whether the ranks' tensors may be a device's. Takes no lock, and once true stays true.
+  bool uses_device() const { return uses_device_.load(std::memory_order_acquire); }
+  void set_uses_device() { uses_device_.store(true, std::memory_order_release); }
   // Forgets the object; its holders keep it.
   void unshare(std::string_view key);
 
@@ -246,7 +249,7 @@ class WorldState : public Kept {
   // The store with the wrappers that this run asks for.
   std::unique_ptr<Store> wrapped(std::unique_ptr<Store> store);
   RunReport report(bool last);
-  std::vector<std::string> untold_notes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<std::string> unretrieved_notes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
   bool all_ended() const;
@@ -279,6 +282,7 @@ class WorldState : public Kept {
   bool late_completion_ = false;
   const bool keeps_log_;
   std::string (*rerun_told_)(std::string) = nullptr;
+  std::atomic<bool> uses_device_{false};
   std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;
@@ -310,7 +314,7 @@ class WorldState : public Kept {
     std::string text;
   };
   std::vector<Note> notes_ ABSL_GUARDED_BY(mu_);
-  std::vector<absl::Status> untold_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::Status> unretrieved_ ABSL_GUARDED_BY(mu_);
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
@@ -336,5 +340,8 @@ class WorldState : public Kept {
 
 inline WorldState& state_of(World& world) { return WorldState::of(world); }
 inline const WorldState& state_of(const World& world) { return WorldState::of(world); }
+
+// A thread retrieves `error` from an object of this rank and world, which may have ended: WorldState::retrieved().
+void retrieved_error(const WorldRef& world, int rank, const absl::Status& error);
 
 }  // namespace rankloom::internal

@@ -86,16 +86,29 @@ bool TorchWork::isCompleted() {
     }
   }
   if (!done()) return false;
-  if (held_ != nullptr && isSuccess()) held_->copy_back();
+  if (held_ != nullptr && ended_well()) held_->copy_back();
+  for (const rankloom::Work& work : works_) {
+    const WorkState* const state = WorkState::of(work);
+    if (state == nullptr || state->ended_well()) continue;
+    const GilRelease no_gil;
+    state->learned_of_failure();  // a rank that sees the failure sees all calls of its group ended
+  }
   return true;
+}
+
+bool TorchWork::ended_well() const {
+  const GilRelease no_gil;
+  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
+    return WorkState::of(work) == nullptr || WorkState::of(work)->status().ok();
+  });
 }
 
 bool TorchWork::isSuccess() const {
   if (!done()) return false;
   const GilRelease no_gil;
-  return std::all_of(works_.begin(), works_.end(), [](const rankloom::Work& work) {
-    return WorkState::of(work) == nullptr || WorkState::of(work)->status().ok();
-  });
+  bool success = true;
+  for (const rankloom::Work& work : works_) success = work.is_success() && success;
+  return success;
 }
 
 std::exception_ptr TorchWork::exception() const {

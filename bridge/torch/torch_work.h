@@ -71,6 +71,8 @@ class TorchWork final : public c10d::Work {
   // As wait(), by block_stream() if that can be.
   void await_on(std::optional<at::Device> device, std::chrono::milliseconds timeout);
   bool done() const;
+  // Of one that is done(): without error.
+  bool ended_well() const;
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
   // Under a schedule: the future may be complete later than it is given out; else this waits for the calls.
   void come_later_or_settle(const std::shared_ptr<Pending>& pending);

@@ -73,12 +73,12 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
     end_now(error.status());
     throw;
   }
-  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
   WorkState* const state = WorkState::of(whole);
   if (state == nullptr) {
     end_now(absl::OkStatus());
     return whole;
   }
+  for (const std::shared_ptr<internal::PartWork>& part : parts) part->issued(whole);
   if (front_->rank_state_ != nullptr)
     state->when_done(std::make_unique<internal::CloseRecords>(front_->rank_state_, front_->world_, std::move(records)));
   for (const std::shared_ptr<internal::PartWork>& part : parts)

@@ -25,7 +25,10 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
       : WorkState(scheduler, rank),
         group_(std::move(group)),
         op_(call.op),
-        outputs_(call.outputs.begin(), call.outputs.end()) {}
+        outputs_(call.outputs.begin(), call.outputs.end()) {
+    holds_owners(true);  // by the whole
+    ends_with_whole();
+  }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   absl::Status waitable() const override;
@@ -36,19 +39,27 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
   // By the part's rank, so that wait() needs no lock. Handles may go meanwhile on other threads.
   void issued(Work whole);
   void dropped() noexcept override;
+  void await_group_failure() const override {
+    if (const WorkState* const whole = WorkState::of(whole_); whole != nullptr) whole->await_group_failure();
+  }
+
+ protected:
+  void await_whole() const override;
+  // The completing thread may keep this work a little longer.
+  void release_owners() noexcept override { whole_ = Work(); }
 
  private:
-  // Bits.
-  enum Stage : unsigned { kIssued = 1, kGone = 2 };
+  enum Came : unsigned { kIssued = 1, kDropped = 2 };
 
-  // Nobody holds the part any more: the callbacks that wait for the part are kept by the whole, and not the other way.
-  void let_go_of_whole() noexcept;
+  // Issued and dropped: the callbacks that wait for the part are kept by the whole, and not the other way.
+  void let_go_of_whole();
 
   const std::string group_;
   const OpType op_;
   const std::vector<TensorView> outputs_;
-  std::atomic<unsigned> stage_{0};
-  Work whole_;  // once issued, until gone
+  // Whichever of issued() and dropped() comes second lets go of the whole. Until then issued() alone touches `whole_`.
+  std::atomic<unsigned> came_{0};
+  Work whole_;  // empty, too, if the calls were done when they were issued, or never were
 };
 
 // The calls of a member since start_coalescing().

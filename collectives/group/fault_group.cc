@@ -56,7 +56,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
             std::string op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
             std::vector<TensorView> outputs)
       : WorkState(scheduler, rank),
-        inner_(std::move(inner)),
+        inner_(WorkState::shared(inner)),
+        handle_(std::move(inner)),
         faults_(std::move(faults)),
         injector_(*injector),
         op_(std::move(op)),
@@ -64,14 +65,15 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         seq_(seq),
         aborts_(std::move(aborts)),
         outputs_(std::move(outputs)) {
-    owns_record(WorkState::of(inner_)->own_record());
-    learned_with(*WorkState::of(inner_));
+    holds_owners(true);  // by the inner work
+    owns_record(inner_->own_record());
+    learned_with(*inner_);
   }
 
-  void watch() { WorkState::of(inner_)->when_done(tell(weak_from_this(), &WorkState::complete)); }
+  void watch() { inner_->when_done(tell(weak_from_this(), &WorkState::complete)); }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
-    const absl::Status waited = WorkState::of(inner_)->wait(timeout, timeout_is_default, code);
+    const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
     complete(waited);
     for (const Fault& fault : std::exchange(faults_, {})) {
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
@@ -82,15 +84,25 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     return waited;
   }
   // The handle on the inner work goes with this one, which a stream may still hold.
-  void dropped() noexcept override { WorkState::of(inner_)->dropped(); }
-  std::vector<TensorView> result() override { return WorkState::of(inner_)->result(); }
-  int source() const override { return inner_.source(); }
+  void dropped() noexcept override {
+    inner_->let_go();
+    inner_->dropped();
+  }
+  bool acts_when_dropped() const override { return true; }
+  void await_group_failure() const override { inner_->await_group_failure(); }
+  std::vector<TensorView> result() override { return inner_->result(); }
+  int source() const override { return inner_->source(); }
   const char* op() const override { return op_.c_str(); }
   std::string_view group() const override { return group_; }
   int64_t seq() const override { return seq_; }
 
+ protected:
+  // A stream may still hold this work.
+  void release_owners() noexcept override { handle_ = Work(); }
+
  private:
-  Work inner_;
+  const std::shared_ptr<WorkState> inner_;
+  Work handle_;  // on the inner work, as long as there is one on this
   std::vector<Fault> faults_;
   FaultInjector& injector_;
   const std::string op_;

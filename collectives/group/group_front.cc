@@ -64,7 +64,7 @@ CalledHandle GroupFront::called(const char* op, CodeSite code) const {
 
 void GroupFront::fail(const CollectiveCall& call, const absl::Status& status) const {
   const bool argument = error_kind(status) == ErrorKind::kInvalidArgument;
-  if (!argument) RankState::hears(status);  // the group may have failed before
+  if (!argument) retrieved_error(world_, handle_.global_rank(), status);  // the group may have failed before
   throw_dist_error(
       argument ? make_error(ErrorKind::kInvalidArgument, located(message_of(status), call.code)) : status,
       {.rank = handle_.global_rank(), .group = group_->name(), .op = op_row(call.op).name, .seq = call.seq});
@@ -162,7 +162,7 @@ absl::Status GroupFront::await_streams(CodeSite code) {
     const absl::Status ended = work->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
     if (first.ok()) first = ended;
   }
-  RankState::hears(first);
+  retrieved_error(world_, handle_.global_rank(), first);
   return first;
 }
 

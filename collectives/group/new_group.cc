@@ -173,6 +173,9 @@ void GroupFront::end(CodeSite code) {
   }
   children_.clear();
   drop_coalescing();
+  // Calls on streams may end, or be made, before they are looked for.
+  if (!on_streams_.empty())
+    point_of_caller(Site{.what = "destroy_process_group", .code = code, .group = group_->name()});
   attempt([&] {
     throw_if_error(await_streams(code),
                    {.rank = handle_.global_rank(), .group = group_->name(), .op = "destroy_process_group"});

@@ -14,9 +14,9 @@ namespace rankloom::internal {
 // Whether this process is on its way there: MPI is not finalized then.
 bool job_is_aborted();
 
-// The cause of an aborted run, of those that processes have told: that of the lowest one; OK: none has.
+// The cause of an aborted run, where each process may have told one: that of the lowest; OK: none has.
 absl::Status first_cause(const std::vector<absl::Status>& causes);
-// The same for the text of a job that ends; empty: the run was not aborted.
+// The same as the last line of the text with which a job ends; empty: the run was not aborted.
 std::string abort_text(const std::vector<absl::Status>& causes);
 
 }  // namespace rankloom::internal

@@ -464,7 +464,7 @@ HostReport HostEngine::empty_report() const {
 }
 
 HostEngine::Gathering& HostEngine::gathering(uint64_t number) {
-  return gatherings_.try_emplace(number, Gathering{.report = empty_report()}).first->second;
+  return gatherings_.try_emplace(number, Gathering{.due = {}, .report = empty_report()}).first->second;
 }
 
 void HostEngine::tell_all(Kind kind, uint64_t number, std::string_view bytes) {
@@ -808,10 +808,13 @@ void HostEngine::await_all(const char* what, absl::FunctionRef<bool()> done) {
     sched_yield();  // this thread has nothing else to do
     const int64_t since_ns = aborted_.load() ? aborted_ns_.load() : drains ? begun_ns : 0;
     if (since_ns == 0 || monotonic_ns() - since_ns < std::max(abort_grace_ns, int64_t{1})) continue;
-    OrderedMutexLock lock(&mu_);
-    end_job(absl::StrCat(what,
-                         missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", ")),
-                         abort_text(causes_)));
+    std::string cause;
+    {
+      OrderedMutexLock lock(&mu_);
+      cause = abort_text(causes_);
+    }
+    end_job(absl::StrCat(
+        what, missing.empty() ? "" : absl::StrCat("; still running: process ", absl::StrJoin(missing, ", ")), cause));
   }
 }
 

@@ -86,38 +86,28 @@ absl::StatusOr<Work> MpiProcessGroup::execute_parts(CollectiveCall&& call) {
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
   std::vector<std::shared_ptr<MpiMessage>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
-    part->keep_alive = call.keep_alive;
     const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(std::make_shared<MpiMessage>(core_, rank, std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
   const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
-  CollectiveCall waits;  // the parts have all else
-  waits.op = call.op;
-  waits.seq = call.seq;
-  waits.timeout = call.timeout;
-  waits.timeout_is_default = call.timeout_is_default;
-  waits.warn_after = call.warn_after;
-  waits.code = call.code;
-  waits.keep_alive = call.keep_alive;
-  waits.way.record_id = call.way.record_id;
-  auto whole = std::make_shared<MpiCoalesced>(core_, rank, std::move(waits), timeout_ns);
+  auto whole = std::make_shared<MpiCoalesced>(core_, rank, call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (absl::Status opened = open_parts(*rank, *whole, *std::move(ranges), who); !opened.ok()) return opened;
   std::shared_ptr<MpiCollective> collectives;
   if (!call.parts.empty()) collectives = std::make_shared<MpiCollective>(core_, rank, std::move(call), timeout_ns);
-  whole->watch(collectives, messages);
+  whole->watch(collectives, {messages.begin(), messages.end()});
+  bool filed = false;
   const absl::Status begun = core_->engine().locked([&] {
     absl::Status status = collectives != nullptr ? core_->file(collectives) : absl::OkStatus();
+    filed = status.ok();
     for (const std::shared_ptr<MpiMessage>& message : messages) {
       if (status.ok()) status = core_->post(message, eager_bytes_);
     }
     return status;
   });
   if (begun.ok()) return work;
-  whole->give_up(begun);
-  if (collectives != nullptr) collectives->complete(begun);
-  for (const std::shared_ptr<MpiMessage>& message : messages) message->complete(begun);
+  whole->give_up(begun, filed);
   return begun;
 }
 

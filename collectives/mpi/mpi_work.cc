@@ -12,6 +12,17 @@
 #include "sim/base/text.h"
 
 namespace rankloom::internal {
+namespace {
+
+// Moves the calls of the process for some time, until `work` is done.
+void drive_for(const WorkState& work, MpiMember& member, absl::Duration timeout) {
+  constexpr int64_t kLimit = MpiEngine::kDriveNs;
+  const int64_t limit = timeout < absl::Nanoseconds(kLimit) ? absl::ToInt64Nanoseconds(timeout) : kLimit;
+  if (!work.is_over() && !work.world_ref().ended()) member.engine().drive([&work] { return work.is_over(); }, limit);
+}
+
+}  // namespace
+
 MpiWork::MpiWork(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall&& call, int64_t timeout_ns)
     : MemberWork(context, std::move(call), timeout_ns), member_(std::move(member)) {}
 
@@ -26,10 +37,7 @@ Site MpiWork::wait_site(CodeSite code) const {
 }
 
 absl::Status MpiWork::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  const absl::Duration given = timeout_is_default ? call_.timeout : timeout;
-  constexpr int64_t kLimit = MpiEngine::kDriveNs;
-  const int64_t limit = given < absl::Nanoseconds(kLimit) ? absl::ToInt64Nanoseconds(given) : kLimit;
-  if (!is_over() && !world_ref().ended()) member_->engine().drive([this] { return is_over(); }, limit);
+  drive_for(*this, *member_, timeout_is_default ? call_.timeout : timeout);
   return MemberWork::wait(timeout, timeout_is_default, code);
 }
 
@@ -111,86 +119,13 @@ bool MpiMessage::take_back(const Withdrawal& why, const absl::Status& ended) {
   return take_back_one(why, ended, [this] { return member_->take_back(*this); });
 }
 
-void MpiCoalesced::watch(std::shared_ptr<MpiCollective> collectives,
-                         std::vector<std::shared_ptr<MpiMessage>> messages) {
-  collectives_ = std::move(collectives);
-  messages_ = std::move(messages);
-  left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
-  const auto self = std::static_pointer_cast<MpiCoalesced>(shared_from_this());
-  const auto tell_of = [this, &self](WorkState& part) {
-    part.when_done(tell(std::weak_ptr<MpiCoalesced>(self), &MpiCoalesced::part_done));
-    if (keeps_alive_) part.when_done(held_by_part(self));
-  };
-  if (collectives_ != nullptr) tell_of(*collectives_);
-  for (const std::shared_ptr<MpiMessage>& message : messages_) tell_of(*message);
+MpiCoalesced::MpiCoalesced(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall& call,
+                           int64_t timeout_ns)
+    : CoalescedWork(context, member->group(), call, timeout_ns), member_(std::move(member)) {}
+
+absl::Status MpiCoalesced::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  drive_for(*this, *member_, timeout_is_default ? call_.timeout : timeout);
+  return CoalescedWork::wait(timeout, timeout_is_default, code);
 }
-
-void MpiCoalesced::part_done(const absl::Status& status) {
-  absl::Status ended;
-  {
-    OrderedMutexLock lock(&mu_);
-    if (first_.ok()) first_ = status;
-    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    ended = first_;
-  }
-  complete(ended);
-}
-
-void MpiCoalesced::ending(bool ok) {
-  if (collectives_ == nullptr) MemberWork::ending(ok);
-}
-
-void MpiCoalesced::append_ranks(std::vector<int>* ranks) const {
-  if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
-  append_of_messages(ranks);
-}
-
-std::vector<int> MpiCoalesced::awaited_ranks() const {
-  std::vector<int> ranks;
-  if (collectives_ != nullptr && !collectives_->is_over()) ranks = collectives_->awaited_ranks();
-  append_of_messages(&ranks);
-  return ranks;
-}
-
-void MpiCoalesced::append_of_messages(std::vector<int>* ranks) const {
-  for (const std::shared_ptr<MpiMessage>& message : messages_) {
-    if (!message->is_over()) message->append_ranks(ranks);
-  }
-  std::sort(ranks->begin(), ranks->end());
-  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
-}
-
-std::vector<TensorView> MpiCoalesced::result() {
-  std::vector<TensorView> tensors;
-  if (collectives_ != nullptr) {
-    for (const CollectiveCall& part : collectives_->call().parts)
-      tensors.insert(tensors.end(), part.outputs.begin(), part.outputs.end());
-  }
-  for (const std::shared_ptr<MpiMessage>& message : messages_) {
-    for (const TensorView& tensor : message->result()) tensors.push_back(tensor);
-  }
-  return tensors;
-}
-
-std::string MpiCoalesced::what(bool /*numbered*/) const {
-  return call_.seq >= 0 ? absl::StrCat("coalesced seq ", call_.seq) : "coalesced";
-}
-
-namespace {
-
-absl::Status status_of_part(const Withdrawal& why) {
-  return why.why == Withdrawal::Why::kFailure ? why.cause : make_error(ErrorKind::kAborted, "the call was withdrawn");
-}
-
-}  // namespace
-
-bool MpiCoalesced::take_back(const Withdrawal& why, const absl::Status& /*ended*/) {
-  const auto take = [&](MpiWork& part) { return !part.is_over() && part.withdraw(why, status_of_part(why)); };
-  bool any = collectives_ != nullptr && take(*collectives_);
-  for (const std::shared_ptr<MpiMessage>& message : messages_) any = take(*message) || any;
-  return any;
-}
-
-void MpiCoalesced::give_up(const absl::Status& status) { (void)take_back(Withdrawal::failure(status), status); }
 
 }  // namespace rankloom::internal

@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "collectives/work/coalesced_work.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 
@@ -18,7 +19,7 @@ class MpiMember;
 
 // The work of a call of a group over MPI. A wait moves the calls of the process itself for some time, before it sleeps
 // and leaves that to the engine's thread.
-class MpiWork : public MemberWork, public std::enable_shared_from_this<MpiWork> {
+class MpiWork : public MemberWork {
  public:
   MpiWork(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall&& call, int64_t timeout_ns);
   ~MpiWork() override;
@@ -27,8 +28,6 @@ class MpiWork : public MemberWork, public std::enable_shared_from_this<MpiWork> 
   const char* op() const override;
   std::string_view group() const override;
   const Group* open_group() const override;
-  // take_back(), of a part of another work.
-  bool withdraw(const Withdrawal& why, const absl::Status& ended) { return take_back(why, ended); }
 
  protected:
   Site wait_site(CodeSite code) const override;
@@ -84,38 +83,15 @@ class MpiMessage final : public MpiWork {
   std::atomic<int> source_{-1};
 };
 
-// The work of all between start_coalescing() and end_coalescing(): the collectives as one call, and each message. Done
-// when all are.
-class MpiCoalesced final : public MpiWork {
+// That of coalesced calls, which waits as the others do.
+class MpiCoalesced final : public CoalescedWork {
  public:
-  using MpiWork::MpiWork;
+  MpiCoalesced(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall& call, int64_t timeout_ns);
 
-  // Once, before any part is filed. `collectives` is null if there are none.
-  void watch(std::shared_ptr<MpiCollective> collectives, std::vector<std::shared_ptr<MpiMessage>> messages);
-  // A part could not be filed.
-  void give_up(const absl::Status& status);
-
-  std::vector<TensorView> result() override;
-  const char* op() const override { return "coalesced"; }
-  void append_ranks(std::vector<int>* ranks) const override;
-  std::vector<int> awaited_ranks() const override;
-
- protected:
-  bool take_back(const Withdrawal& why, const absl::Status& ended) override;
-  std::string what(bool numbered) const override;
-  void ending(bool ok) override;
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
 
  private:
-  void part_done(const absl::Status& status);
-  // Those that messages wait for, to others: sorted, each once.
-  void append_of_messages(std::vector<int>* ranks) const;
-
-  // const after watch()
-  std::shared_ptr<MpiCollective> collectives_;
-  std::vector<std::shared_ptr<MpiMessage>> messages_;
-  std::atomic<size_t> left_{0};
-  mutable OrderedMutex mu_{LockLevel::kCoalescedWork};
-  absl::Status first_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<MpiMember> member_;
 };
 
 }  // namespace rankloom::internal

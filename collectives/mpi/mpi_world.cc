@@ -11,17 +11,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "collectives/mpi/abort_job.h"
 #include "collectives/mpi/gathered_report.h"
 #include "collectives/mpi/host_engine.h"
@@ -29,6 +28,7 @@
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_process_group.h"
 #include "collectives/mpi/mpi_store.h"
+#include "collectives/mpi/startup_watch.h"
 #include "collectives/mpi/wire.h"
 #include "collectives/ops/op_table.h"
 #include "fake_store/store_state.h"
@@ -38,7 +38,6 @@
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
-#include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
 #include "sim/schedule/run_hooks.h"
@@ -80,6 +79,8 @@ const char* level_name(int level) {
 // The call of this process that is under way: MPI must not end before that. Null: none.
 std::atomic<const char*> running{nullptr};
 std::atomic<bool> exiting{false};
+// The call of a CallOfJob; null: none.
+std::atomic<const char*> of_job{nullptr};
 
 // MPI_Finalize() deletes the attributes of MPI_COMM_SELF before it does anything else.
 int finalized_early(MPI_Comm, int, void*, void*) {
@@ -152,7 +153,8 @@ struct Greeting {
   uint32_t fields = 0;
   uint8_t refuses = 0;
   uint8_t compares = 0;
-  std::array<uint8_t, 2> reserved = {};
+  uint8_t searches = 0;
+  uint8_t reserved = 0;
   int32_t world_size = 0;
   int32_t ranks_per_process = 0;
   std::array<uint8_t, 4> more_reserved = {};
@@ -172,6 +174,7 @@ struct Greeted {
   CodeSite code;
   int world_size = 0;
   int ranks_per_process = 1;
+  bool searches = false;
 };
 
 // Says no, in all processes, unless all of them have the same library and want the call. `refusal`: of this one, or
@@ -183,6 +186,7 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
   mine.fields = static_cast<uint32_t>(kCallFields.size());
   mine.refuses = refusal.empty() ? 0 : 1;
   mine.compares = compares ? 1 : 0;
+  mine.searches = greeted.searches ? 1 : 0;
   mine.world_size = greeted.world_size;
   mine.ranks_per_process = greeted.ranks_per_process;
   int size = 1;
@@ -199,6 +203,12 @@ void greet(MPI_Comm processes, const std::string& refusal, bool compares, const 
          first.version.data(), one.version == first.version ? " of another build" : "",
          ", want the same in all processes");
     }
+  }
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].searches == first.searches) continue;
+    const auto called = [](const Greeting& one) { return one.searches != 0 ? "explore()" : "run_mpi_world()"; };
+    no("process 0 has called ", called(first), " and process ", rank, " ", called(all[rank]),
+       ", want the same call of all processes");
   }
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].refuses != 0) no(greeted.process, " ", rank, " refuses the ", greeted.what, ", and says why");
@@ -254,82 +264,21 @@ RunReport told_report(const RunReport* mine, int ranks) {
   return report;
 }
 
-// From before MPI is initialised until all processes have greeted each other. Of those that do not come nobody but the
-// others can tell: each process that waits says so now and then, on a thread of its own.
-class Meeting {
- public:
-  Meeting(const char* call, CodeSite code, const WorldOptions& options)
-      : call_(call),
-        code_(code),
-        stall_ns_(in_ns(options.stall)),
-        fatal_ns_(in_ns(options.stall_is_fatal.value_or(absl::InfiniteDuration()))),
-        on_stall_(options.on_stall) {
-    if (std::min(stall_ns_, fatal_ns_) < kNever) thread_ = std::thread([this] { watch(); });
-  }
-  ~Meeting() { end(); }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
-
-  // MPI is initialised.
-  void begun() {
-    MPI_Comm_size(MPI_COMM_WORLD, &size_);
-    process_.store(process_of_job());
-  }
-  void end() {
-    over_.store(true);
-    parker_.unpark();
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  static int64_t in_ns(absl::Duration time) {
-    return time > absl::ZeroDuration() && time != absl::InfiniteDuration() ? absl::ToInt64Nanoseconds(time) : kNever;
-  }
-
-  void watch() {
-    const int64_t begun_ns = monotonic_ns();
-    int64_t tell_ns = stall_ns_;
-    while (!over_.load()) {
-      const int64_t next_ns = std::min(tell_ns, fatal_ns_);
-      parker_.park(begun_ns + next_ns);
-      if (over_.load()) return;
-      if (monotonic_ns() - begun_ns < next_ns) continue;
-      const std::string text = this->text(next_ns);
-      if (next_ns == fatal_ns_) end_job(text);
-      on_stall_ ? on_stall_(text) : void(std::fprintf(stderr, "rankloom: %s\n", text.c_str()));
-      tell_ns *= 2;
-    }
-  }
-
-  std::string text(int64_t waited_ns) const {
-    const int process = process_.load();
-    return absl::StrCat(process < 0 ? "a process" : absl::StrCat("process ", process, " of ", size_), " has waited in ",
-                        call_, "() for ", absl::FormatDuration(absl::Nanoseconds(waited_ns)),
-                        " of real time for processes that have not called it",
-                        process < 0 ? ": MPI_Init_thread() waits for all" : ": those of which there is no such line",
-                        site_place(Site{.code = code_}));
-  }
-
-  [[noreturn]] void end_job(const std::string& text) const {
-    std::fprintf(stderr, "rankloom: %s\nnobody can free it: the job ends (WorldOptions::stall_is_fatal)\n",
-                 text.c_str());
-    if (process_.load() >= 0) abort_job();
-    std::fflush(nullptr);
-    _exit(EXIT_FAILURE);  // the launcher ends the others
-  }
-
-  const char* const call_;
-  const CodeSite code_;
-  const int64_t stall_ns_;
-  const int64_t fatal_ns_;
-  const std::function<void(const std::string&)> on_stall_;
-  int size_ = 1;                  // written before process_
-  std::atomic<int> process_{-1};  // -1: MPI is not initialised
-  std::atomic<bool> over_{false};
-  Parker parker_;
-  std::thread thread_;
-};
+// Why the launcher is none of this MPI; empty: it may be. Each process would be a job of its own then.
+std::string other_launcher() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const LaunchedProcesses launched = launched_processes();
+  if (size > 1 || launched.count < 2) return "";
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  const std::string name(version, std::strcspn(version, ",\n"));
+  return absl::StrCat(launched.variable, " is ", launched.count, ", and MPI (",
+                      absl::StrReplaceAll(name, {{"\t", " "}}),
+                      ") sees this process only, want the mpirun of the MPI "
+                      "that the program is linked with, or the variable unset");
+}
 
 // Initialises MPI, if nobody has. Returns why this MPI does not fit; empty: it does.
 std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) {
@@ -352,7 +301,7 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
                                          : ": this MPI was built without it");
   }
   watch_for_finalize();
-  return "";
+  return other_launcher();
 }
 
 // Where ranks of a world over several processes meet: process 0 has the keys.
@@ -414,25 +363,27 @@ RunReport run_hosted(MPI_Comm processes, WorldOptions options, int ranks_per_pro
   return report;
 }
 
-// `refusal`: why this process will not run, or empty. `meeting`: null if all processes are there.
-RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_per_process,
-                           absl::FunctionRef<void(RankContext&)> program, bool compare_calls, std::string refusal,
-                           CodeSite code, Meeting* meeting) {
+// Throws if one of the processes refuses. `refusal`: why this process will not run, or empty. Collective.
+void agree_to_run(MPI_Comm processes, WorldOptions* options, int ranks_per_process, bool compare_calls,
+                  std::string refusal, CodeSite code) {
   int size = 1;
   MPI_Comm_size(processes, &size);
-  if (refusal.empty()) refusal = wrong_options(options, ranks_per_process, size);
-  if (refusal.empty() && options.world_size == 1) options.world_size = size * ranks_per_process;
+  if (refusal.empty()) refusal = wrong_options(*options, ranks_per_process, size);
+  if (refusal.empty() && options->world_size == 1) options->world_size = size * ranks_per_process;
   greet(processes, refusal, compare_calls,
         {.call = "run_mpi_world",
-         .process = "rank",
+         .process = ranks_per_process == 1 ? "rank" : "process",
          .what = "run",
          .code = code,
-         .world_size = options.world_size,
+         .world_size = options->world_size,
          .ranks_per_process = ranks_per_process});
-  if (meeting != nullptr) meeting->end();
+}
+
+// By processes that have agreed to.
+RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_per_process,
+                           absl::FunctionRef<void(RankContext&)> program, bool compare_calls, CodeSite code) {
   if (ranks_per_process > 1) return run_hosted(processes, std::move(options), ranks_per_process, program, code);
   const int run = next_run();
-  options.world_size = size;
   options.schedule = Schedule::free();
   MpiEngine engine(processes, compare_calls);
   MpiBackend backend(&engine);
@@ -474,14 +425,22 @@ RunReport run_some(int processes, WorldOptions options, int ranks_per_process,
   MPI_Comm some = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, here ? 0 : MPI_UNDEFINED, 0, &some);
   if (!here) return told_report(nullptr, ranks);
-  RunReport report = run_on_processes(some, std::move(options), ranks_per_process, program, compare_calls,
-                                      /*refusal=*/"", code, /*meeting=*/nullptr);
+  agree_to_run(some, &options, ranks_per_process, compare_calls, /*refusal=*/"", code);
+  RunReport report = run_on_processes(some, std::move(options), ranks_per_process, program, compare_calls, code);
   MPI_Comm_free(&some);
   told_report(process_of_job() == 0 ? &report : nullptr, ranks);
   return report;
 }
 
 }  // namespace
+
+CallOfJob::CallOfJob(const char* call, CodeSite code) {
+  if (const char* other = nullptr; !of_job.compare_exchange_strong(other, call)) {
+    refuse_call(call, code, "another thread of this process is in ", other, "(), want one call at a time");
+  }
+}
+
+CallOfJob::~CallOfJob() { of_job.store(nullptr); }
 
 MpiInUse::MpiInUse(const char* call) { running.store(call); }
 
@@ -493,12 +452,12 @@ void need_mpi(CodeSite code) {
     refuse_call(kCall, code, refusal);
 }
 
-void need_mpi_of_all(CodeSite code, int* argc, char*** argv) {
-  Meeting meeting("explore", code, WorldOptions());
+void need_mpi_of_all(CodeSite code, const WorldOptions& options, int* argc, char*** argv) {
+  StartupWatch watch("explore", code, options);
   const std::string refusal = begin_mpi(code, "explore", argc, argv);
-  meeting.begun();
+  watch.mpi_initialized(process_of_job(), processes_of_job());
   greet(MPI_COMM_WORLD, refusal, /*compares=*/true,
-        {.call = "explore", .process = "process", .what = "search", .code = code});
+        {.call = "explore", .process = "process", .what = "search", .code = code, .searches = true});
 }
 
 void pretend_version(std::string version) { own_version() = std::move(version); }
@@ -545,11 +504,14 @@ RunReport run_of_job(WorldOptions options, int ranks_per_process, absl::Function
   const LibraryScope library;
   if (RankContext* const rank = RankContext::current(); rank != nullptr)
     refuse_run(code, "called by rank ", rank->rank(), " of a world, want it outside of rank programs");
-  Meeting meeting("run_mpi_world", code, options);
-  std::string refusal = begin_mpi(code, "run_mpi_world", nullptr, nullptr);
-  meeting.begun();
-  return run_on_processes(MPI_COMM_WORLD, std::move(options), ranks_per_process, program, compare_calls,
-                          std::move(refusal), code, &meeting);
+  const CallOfJob call("run_mpi_world", code);
+  {
+    StartupWatch watch("run_mpi_world", code, options);
+    std::string refusal = begin_mpi(code, "run_mpi_world", nullptr, nullptr);
+    watch.mpi_initialized(process_of_job(), processes_of_job());
+    agree_to_run(MPI_COMM_WORLD, &options, ranks_per_process, compare_calls, std::move(refusal), code);
+  }
+  return run_on_processes(MPI_COMM_WORLD, std::move(options), ranks_per_process, program, compare_calls, code);
 }
 
 }  // namespace

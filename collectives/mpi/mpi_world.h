@@ -14,8 +14,18 @@ namespace rankloom::internal {
 // Initialises MPI, unless the program has. Throws DistError as run_mpi_world() does.
 void need_mpi(CodeSite code = CodeSite::here());
 // For explore(): the same, with the arguments of main(), by all processes of the job. Where one refuses, for its MPI or
-// the version of its library, all do. Collective.
-void need_mpi_of_all(CodeSite code, int* argc, char*** argv);
+// the version of its library, all do. `options`: what becomes of a wait for others, by `stall`. Collective.
+void need_mpi_of_all(CodeSite code, const WorldOptions& options, int* argc, char*** argv);
+// A call that all processes of the job make together. Throws InvalidArgument while this process is in another one, by
+// another thread: the messages of two would be taken for each other's.
+class CallOfJob {
+ public:
+  // `call`: as texts name it; a constant.
+  CallOfJob(const char* call, CodeSite code);
+  ~CallOfJob();
+  CallOfJob(const CallOfJob&) = delete;
+  CallOfJob& operator=(const CallOfJob&) = delete;
+};
 // While one lives, a program that ends MPI ends the job, with the text of what it did: MPI_Finalize() waits for
 // processes that wait for this one. Also by exit(), if need_mpi() has initialised MPI.
 class MpiInUse {

@@ -74,6 +74,7 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) 
   };
   const auto runtime = world.shared<DeviceRuntime>(kKey, make, WorldState::Maker::kSame);
   if (!made) return;
+  world.set_uses_device();
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
   });
@@ -292,7 +293,10 @@ void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl:
 struct DeviceRuntime::GateOpener final : Dependant {
   GateOpener(std::shared_ptr<DeviceRuntime> runtime, std::shared_ptr<DeviceGate> gate)
       : runtime(std::move(runtime)), gate(std::move(gate)) {}
-  void ended(const absl::Status& status) override { runtime->open(gate, status, OpenedBy::kWork); }
+  // A stream that goes on, and whoever waits for it, finds the work done: a listener is told before.
+  void ended(const absl::Status& status) override {
+    Completion::run_later([runtime = runtime, gate = gate, status] { runtime->open(gate, status, OpenedBy::kWork); });
+  }
 
   const std::shared_ptr<DeviceRuntime> runtime;
   const std::shared_ptr<DeviceGate> gate;

@@ -95,7 +95,7 @@ CalledHandle DeviceStream::called(const char* what, CodeSite code) const {
 
 void DeviceStream::check(const absl::Status& status, const char* what, CodeSite code) const {
   if (status.ok()) return;
-  RankState::hears(status);
+  retrieved_error(runtime_->world_ref(), state_->rank, status);
   const std::string text = absl::StrCat(state_->who(), what, ": ", status.message());
   throw_dist_error(make_error(error_kind(status), located(text, code)),
                    {.rank = state_->rank, .group = {}, .op = what});
@@ -175,7 +175,7 @@ void DeviceStream::synchronize(CodeSite code) {
   check(here.status(), kWhat, code);
   absl::Status ended = runtime_->await(**here, state_->rank, kWhat, state_->name, code);
   if (ended.ok()) ended = state_->status();
-  RankState::hears(ended);
+  retrieved_error(runtime_->world_ref(), state_->rank, ended);
   throw_if_error(ended, {.rank = state_->rank, .group = {}, .op = kWhat});
 }
 
@@ -189,7 +189,7 @@ bool DeviceStream::query(CodeSite code) {
 
 absl::Status DeviceStream::status() const {
   absl::Status status = state_->status();
-  RankState::hears(status);
+  retrieved_error(runtime_->world_ref(), state_->rank, status);
   return status;
 }
 
@@ -222,7 +222,6 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
     return WorkState::handle(outer);
   }
   outer->stands_for(*state);
-  // Before the gate asks for the same, so that a task that sees the stream go on sees the call done.
   state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   if (!timeout_is_default) {
     // A wait of its own withdraws the call in time.

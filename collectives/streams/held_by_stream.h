@@ -14,7 +14,7 @@ class HeldByStream {
  public:
   virtual ~HeldByStream() = default;
   // Nobody writes into the rank's memory for it afterwards. Destructors come here. A scheduling point where the last
-  // handle of a call that owns its tensors goes, as everywhere: a wait for this is at one, too.
+  // handle of an unfinished call goes, as everywhere: a wait for this is at one, too.
   virtual void give_up() noexcept = 0;
 };
 

@@ -118,8 +118,8 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     learn(works);
   }
   // The rank has neither the stream nor a work or event of it any more, or an exception unwinds: calls and waits on
-  // their way are taken back, and kernels that have not begun are left out if it does. The end of a call that owns its
-  // tensors is a scheduling point.
+  // their way are taken back, and kernels that have not begun are left out if it does. The drop of a call and the abort
+  // of a group are scheduling points.
   void give_up() noexcept;
   CalledHandle called(const char* what, CodeSite code) const {
     return {.rank = rank, .handle = absl::StrCat("stream ", name), .op = what, .code = code};
@@ -340,7 +340,7 @@ void SimStream::synchronize(CodeSite code) {
     if (status.ok()) status = queue.failure;
   }
   queue.learn_waited_for();
-  RankState::hears(status);
+  retrieved_error(queue.world, queue.rank, status);
   throw_if_error(status, {.rank = queue.rank, .group = {}, .op = "stream synchronize"});
 }
 
@@ -356,16 +356,18 @@ bool SimStream::query(CodeSite code) {
 }
 
 absl::Status SimStream::status() const {
+  const std::shared_ptr<Queue> queue = queue_->shared_from_this();  // the stream may go at the point
   // The only method that any rank may call, and that a stream answers whose world has ended.
-  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == &queue_->scheduler) {
-    if (StepRecord* const record = task->record; record != nullptr) record->write_memory(queue_->rank);
+  if (const Task* const task = Task::current(); task != nullptr && task->scheduler == &queue->scheduler) {
+    point_of_caller(Site{.what = "stream status", .detail = queue->name});
+    if (StepRecord* const record = task->record; record != nullptr) record->write_memory(queue->rank);
   }
   absl::Status failure;
   {
-    RankMutexLock lock(&queue_->mu);
-    failure = queue_->failure;
+    RankMutexLock lock(&queue->mu);
+    failure = queue->failure;
   }
-  RankState::hears(failure);
+  retrieved_error(queue->world, queue->rank, failure);
   return failure;
 }
 

@@ -24,6 +24,7 @@ class CallOnStream final : public StreamWork {
                std::weak_ptr<HeldByStream> held, std::shared_ptr<const void> hold);
 
   void dropped() noexcept override;
+  bool acts_when_dropped() const override { return true; }
   // The call is done.
   void end(const absl::Status& status);
 

@@ -292,9 +292,7 @@ std::string Message::what(bool numbered) const {
 }
 
 bool Message::take_back(const Withdrawal& why, const absl::Status& ended) {
-  if (!mailbox_->withdraw(*this, why)) return false;
-  complete(ended);
-  return true;
+  return mailbox_->withdraw(*this, why, ended);
 }
 
 void Message::set_tag_text() {
@@ -343,17 +341,16 @@ struct Mailbox::UnwoundMessage {
   }
 };
 
-Mailbox::Mailbox(WorldState* world, std::shared_ptr<const Group> group,
-                 absl::AnyInvocable<void(const absl::Status&)> on_failure, std::shared_ptr<MembersElsewhere> elsewhere)
+Mailbox::Mailbox(WorldState* world, std::shared_ptr<const Group> group, std::shared_ptr<Rendezvous> rendezvous)
     : world_(*world),
       scheduler_(world->scheduler()),
       record_(scheduler_.record()),
+      rendezvous_(std::move(rendezvous)),
       group_(std::move(group)),
-      elsewhere_(std::move(elsewhere)),
+      elsewhere_(rendezvous_->elsewhere()),
       poison_(world->poison()),
       late_(world->late_completion()),
       mu_(&scheduler_, LockLevel::kMailbox),
-      on_failure_(std::move(on_failure)),
       object_(GroupAccess::calls_object(*group_)),
       inboxes_(new std::atomic<Inbox*>[static_cast<size_t>(group_->size())]()) {}
 
@@ -484,10 +481,12 @@ void Mailbox::received(int64_t number, const absl::Status& status) {
     send->state_ = Message::State::kTaken;
   }
   Completion completion;
-  if (!status.ok()) fail(status);
-  finish(*send, send->eager_ ? absl::OkStatus() : status);
+  const auto ended = [&](const absl::Status& as) { finish(*send, send->eager_ ? absl::OkStatus() : as); };
+  status.ok() ? ended(status) : void(fail(status, ended));
   completion.end();
 }
+
+void Message::await_group_failure() const { mailbox_->rendezvous_->await_failed(group_rank_); }
 
 bool Mailbox::unpair(Message& send, Message& recv) {
   Inbox& inbox = inbox_of(recv.receiver());
@@ -595,22 +594,34 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
   for (const Message* const message : {send.get(), recv.get()}) {
     if (message->call_.way.ready != nullptr) ready.push_back(message->call_.way.ready.get());
   }
-  return DeviceRuntime::of(world_)->launch(
-      launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
-      [self = shared_from_this(), send, recv](const absl::Status& status) { self->end(*send, *recv, status); });
+  const auto error = [](const Message& recv, const absl::Status& status) {
+    return status.ok() ? status : prefixed(status, recv.who(), ": ");
+  };
+  return error(*recv, DeviceRuntime::of(world_)->launch(
+                          launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
+                          [self = shared_from_this(), send, recv, error](const absl::Status& status) {
+                            self->end(*send, *recv, error(*recv, status));
+                          }));
 }
 
 void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
   recv.source_ = send.group_rank_;
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.rank_state_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
+  const auto ended = [&](const absl::Status& as) {
+    finish(recv, as);
+    finish(send, send.eager_ ? absl::OkStatus() : as);
+  };
   Completion completion;
   if (!status.ok()) [[unlikely]] {
-    if (elsewhere_ == nullptr) world_.expect_told(status);  // else a rank of another process may hear of it
-    fail(status);
+    fail(status, [&](const absl::Status& as) {
+      // With members elsewhere a rank of another process may retrieve the error.
+      if (elsewhere_ == nullptr && as == status) world_.not_retrieved(status);
+      ended(as);
+    });
+  } else {
+    ended(status);
   }
-  finish(recv, status);
-  finish(send, send.eager_ ? absl::OkStatus() : status);
   completion.end();
 }
 
@@ -620,12 +631,14 @@ void Mailbox::count(Message& message) {
 }
 
 void Mailbox::uncount(Message& message) {
+  // An eager send was never counted; its rank and the receiver may both be at its end.
+  if (message.eager_) return;
   if (std::exchange(message.counted_, false)) existing_inbox(message.group_rank_)->unfinished_of_owner.add(-1);
 }
 
 void Mailbox::finish(Message& message, const absl::Status& status) {
   const bool put_back = message.unpoison(!status.ok());
-  if (message.is_over()) return;  // an eager send was done long ago
+  if (message.is_over()) return uncount(message);  // an eager send long ago, others by whoever looked after the end
   if (message.travels_ != 0 && !elsewhere_->is_here(message.group_rank_)) [[unlikely]]
     elsewhere_->received(message.group_rank_, message.travels_, status);
   if (record_ != nullptr) record_->settle_memory(message.rank(), put_back);
@@ -672,13 +685,13 @@ void Mailbox::await_move(Inbox& inbox, const Message& message) {
     lock.apart();  // the move runs beside the explored steps
     launch = message.launch_;
   };
-  // No scheduling point: destructors come here.
+  // No scheduling point: what takes the message back is one step.
   WaitTurns turns;
   for (look(); launch == nullptr && !message.is_over(); look()) turns.next();
   if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
 }
 
-bool Mailbox::withdraw(Message& message, const Withdrawal& why) {
+bool Mailbox::withdraw(Message& message, const Withdrawal& why, const absl::Status& ended) {
   Inbox* const inbox = existing_inbox(message.receiver());
   TakenOut out;
   if (inbox != nullptr) {
@@ -690,20 +703,18 @@ bool Mailbox::withdraw(Message& message, const Withdrawal& why) {
   }
   uncount(message);
   message.unpoison(/*failed=*/true);
-  switch (why.why) {
-    case Withdrawal::Why::kAbort:
-      break;
-    case Withdrawal::Why::kUnwinding:
-      remember_unwound(message, why.cause);
-      break;
-    case Withdrawal::Why::kFailure: {
-      Completion completion;
-      if (out.partner != nullptr) finish(*out.partner, why.cause);
-      fail(why.cause);
-      completion.end();
-    } break;
+  if (why.why != Withdrawal::Why::kFailure) {
+    if (why.why == Withdrawal::Why::kUnwinding) remember_unwound(message, why.cause);
+    message.complete(ended);
+    return true;
   }
-  return true;
+  Completion completion;
+  const bool first = fail(why.cause, [&](const absl::Status& as) {
+    message.complete(as == why.cause ? ended : as);
+    if (out.partner != nullptr) finish(*out.partner, as);
+  });
+  completion.end();
+  return first;
 }
 
 void Mailbox::remember_unwound(const Message& message, const absl::Status& cause) {
@@ -744,7 +755,7 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
       for (const Message* const message : inbox->all()) needed = needed || lost.meets(*message);
     };
     look(lost.sends ? lost.peer : lost.rank);
-    if (needed) return fail(lost.by.cause);
+    if (needed) return void(fail(lost.by.cause));
   }
 }
 
@@ -763,21 +774,27 @@ void Mailbox::begin_failed(const absl::Status& cause) {
   if (!failure_.ok()) return;
   failure_ = cause;
   failed_.store(true, std::memory_order_release);
-  emptied_.store(true, std::memory_order_release);
 }
 
-void Mailbox::fail(const absl::Status& cause) {
+void Mailbox::set_failed(const absl::Status& cause) {
+  ObservedMutexLock lock(&mu_);
+  touched_group(Access::kWrite);
+  failure_ = cause;
+  unwound_.clear();
+  let_go_.swap(travelling_);
+  any_unwound_.store(false, std::memory_order_relaxed);
+  failed_.store(true, std::memory_order_release);
+}
+
+void Mailbox::spread(const absl::Status& cause) {
+  Completion completion;
+  decltype(let_go_) travelled;
   {
     ObservedMutexLock lock(&mu_);
-    touched_group(Access::kWrite);
-    if (!failure_.ok()) return;
-    failure_ = cause;
-    unwound_.clear();
-    travelling_.clear();
-    any_unwound_.store(false, std::memory_order_relaxed);
-    failed_.store(true, std::memory_order_release);
+    lock.apart();  // told above
+    travelled.swap(let_go_);
   }
-  Completion completion;
+  for (auto& [number, message] : travelled) Completion::drop(std::move(message));
   for (int rank = 0; rank < group_->size(); ++rank) {
     Inbox* const inbox = existing_inbox(rank);
     if (inbox == nullptr) continue;
@@ -792,12 +809,10 @@ void Mailbox::fail(const absl::Status& cause) {
       Completion::drop(std::move(message));
     }
   }
-  emptied_.store(true, std::memory_order_release);
-  if (on_failure_) on_failure_(cause);
   completion.end();
 }
 
-std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
+std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) const {
   std::vector<std::shared_ptr<Message>> messages;
   // Few members have messages on their way when they leave: not all have to look through all inboxes.
   const Inbox* const own = existing_inbox(rank);
@@ -820,19 +835,12 @@ std::vector<std::shared_ptr<Message>> Mailbox::unfinished(int rank) {
   return messages;
 }
 
-void Mailbox::await_moves(int rank) {
+void Mailbox::await_moves(int rank) const {
   if (scheduler_.deterministic()) return;  // nobody moves anything beside the calling step
   const Inbox* const own = existing_inbox(rank);
   // Messages that a stream has posted meanwhile are not on the move, and nobody waits for them here.
   WaitTurns turns;
   while (own != nullptr && own->unfinished_of_owner.value() > 0 && unfinished(rank).empty()) turns.next();
-}
-
-void Mailbox::await_failed(int rank, const absl::Status& cause) {
-  if (scheduler_.deterministic()) return;
-  fail(cause);  // the other thread may not have come so far
-  for (WaitTurns turns; !emptied_.load(std::memory_order_acquire);) turns.next();
-  await_moves(rank);
 }
 
 absl::Status Mailbox::tag_difference(const Message& message) const {
@@ -884,7 +892,7 @@ void Mailbox::close(const absl::Status& cause) {
       lock.apart();  // nobody uses the group any more, and the fail() below tells
       left = inbox->take_all(/*eager=*/true);
     }
-    const std::vector<std::shared_ptr<Message>> ended = left;
+    std::vector<std::shared_ptr<Message>> ended = left;
     // Messages that are alike but for their sequence number share a line, under the first.
     for (size_t i = 0; i < left.size() && !failed_before; ++i) {
       if (left[i] == nullptr) continue;
@@ -901,7 +909,12 @@ void Mailbox::close(const absl::Status& cause) {
         absl::StrAppend(&text, ", nor ", more == 1 ? "was the one" : absl::StrCat("were the ", more), " after it");
       world_.note(WorldState::NoteKind::kLeftover, absl::StrCat(text, site_place(first->wait_site(first->call_.code))));
     }
-    for (const std::shared_ptr<Message>& message : ended) finish(*message, cause);
+    Completion completion;
+    for (std::shared_ptr<Message>& message : ended) {
+      finish(*message, cause);
+      Completion::drop(std::move(message));
+    }
+    completion.end();
   }
   fail(cause);
 }

@@ -10,10 +10,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/threaded/members_elsewhere.h"
+#include "collectives/threaded/rendezvous.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
 #include "world/world_state.h"
@@ -57,6 +57,7 @@ class Message final : public MemberWork {
   Site wait_site(CodeSite code) const override;
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
+  void await_group_failure() const override;
   const char* lost() const override { return "the message can never arrive"; }
   const RanksElsewhere* elsewhere() const override;
 
@@ -116,14 +117,12 @@ class Message final : public MemberWork {
 // Cost: no allocation beyond the work, but for new (source, destination, tag); recv_any is linear in the channels of
 // its member.
 // Thread-safety: all methods.
-class Mailbox : public std::enable_shared_from_this<Mailbox> {
+class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous::FailsAlong {
  public:
-  // `on_failure` is told once why the group can do no more.
-  // `elsewhere`: null if all members run in this process.
-  Mailbox(WorldState* world, std::shared_ptr<const Group> group,
-          absl::AnyInvocable<void(const absl::Status&)> on_failure,
-          std::shared_ptr<MembersElsewhere> elsewhere = nullptr);
-  ~Mailbox();
+  // `rendezvous`: where the group's collectives meet. A group fails as a whole: a rank that waits for a member whose
+  // other call failed would wait for ever.
+  Mailbox(WorldState* world, std::shared_ptr<const Group> group, std::shared_ptr<Rendezvous> rendezvous);
+  ~Mailbox() override;
 
   // Files a message; moves the data if the other side is there. A send of at most `eager_bytes` is copied and done at
   // once, whatever becomes of the message.
@@ -136,20 +135,21 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // A send to a member elsewhere has ended there.
   void received(int64_t number, const absl::Status& status);
 
-  // Takes a message back whose data has not moved; waits for a move under way. False: the message was done before.
-  bool withdraw(Message& message, const Withdrawal& why);
+  // Takes a message back whose data has not moved, and ends it with `ended`; waits for a move under way. False: the
+  // message was done before.
+  bool withdraw(Message& message, const Withdrawal& why, const absl::Status& ended);
 
-  // Ends all messages on their way and refuses later ones.
-  void fail(const absl::Status& cause);
+  // The group's failure, of which the rendezvous tells.
+  void set_failed(const absl::Status& cause) override;
+  void spread(const absl::Status& cause) override;
+  // When all messages of member `rank` are done or withdrawn: waits for data that another thread moves, for as long as
+  // a copy takes.
+  void await_moves(int rank) const override;
   // The group had failed before its mailbox was made, in whichever step that was: no search need know of it.
   void begin_failed(const absl::Status& cause);
 
   // The messages that member `rank` has not finished, oldest first.
-  std::vector<std::shared_ptr<Message>> unfinished(int rank);
-  // When all of those are done or withdrawn: waits for data that another thread moves, for as long as a copy takes.
-  void await_moves(int rank);
-  // The group has failed, perhaps for a thread that is about to end its messages: until those of member `rank` have.
-  void await_failed(int rank, const absl::Status& cause);
+  std::vector<std::shared_ptr<Message>> unfinished(int rank) const;
 
   // When nobody uses the group any more: notes what was never matched, lets go of it, and fails with `cause`.
   void close(const absl::Status& cause);
@@ -163,6 +163,11 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   struct Channel;
   struct Inbox;
 
+  // Rendezvous::fail().
+  bool fail(
+      const absl::Status& cause, absl::FunctionRef<void(const absl::Status&)> taken = [](const absl::Status&) {}) {
+    return rendezvous_->fail(cause, taken);
+  }
   // A send that has been filed and whose receiver is elsewhere: gives it its number.
   void note_travel(const std::shared_ptr<Message>& message);
 
@@ -216,19 +221,19 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   WorldState& world_;
   Scheduler& scheduler_;
   StepRecord* const record_;  // explored runs only
+  const std::shared_ptr<Rendezvous> rendezvous_;
   const std::shared_ptr<const Group> group_;
-  const std::shared_ptr<MembersElsewhere> elsewhere_;
+  const std::shared_ptr<MembersElsewhere> elsewhere_;  // null if all members run in this process
   const bool poison_;
   const bool late_;
 
   mutable ObservedMutex mu_;
-  absl::AnyInvocable<void(const absl::Status&)> on_failure_;  // called once, without a lock
   std::atomic<bool> failed_{false};  // set before the inboxes are emptied, read under an inbox's mutex
-  std::atomic<bool> emptied_{false};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  int64_t travelled_ ABSL_GUARDED_BY(mu_) =
-      0;  // sends to members elsewhere so far, and those that have not ended there
+  // Sends to members elsewhere: how many so far, those that have not ended there, and those that go with spread().
+  int64_t travelled_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<int64_t, std::shared_ptr<Message>> travelling_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> let_go_ ABSL_GUARDED_BY(mu_);
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};                  // written under mu_

@@ -104,9 +104,7 @@ const RanksElsewhere* CollectiveWork::elsewhere() const { return rendezvous_->el
 absl::Status CollectiveWork::explain() const { return rendezvous_->known_cause(call_.seq); }
 
 bool CollectiveWork::take_back(const Withdrawal& why, const absl::Status& ended) {
-  if (!rendezvous_->withdraw(*this, why)) return false;
-  complete(ended);
-  return true;
+  return rendezvous_->withdraw(*this, why, ended);
 }
 
 void CollectiveWork::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code,
@@ -258,7 +256,7 @@ Rendezvous::Rendezvous(WorldState* world, std::shared_ptr<const Group> group,
 struct Rendezvous::Failure {
   absl::Status cause;
   std::vector<Slot*> slots;  // out of the window
-  absl::AnyInvocable<void(const absl::Status&)> told;
+  std::shared_ptr<FailsAlong> along;
 };
 
 Rendezvous::Slot* Rendezvous::new_slot(int64_t seq) {
@@ -279,8 +277,19 @@ Rendezvous::Slot* Rendezvous::new_slot(int64_t seq) {
   return find(seq);
 }
 
+void Rendezvous::count_completing(Slot* slot, bool completing) {
+  if (slot->completing == completing) return;
+  slot->completing = completing;
+  completing_.add(completing ? 1 : -1);
+}
+
+void Rendezvous::begin_run(Slot* slot) {
+  slot->state = Slot::State::kRunning;
+  count_completing(slot, true);
+}
+
 void Rendezvous::take_out(Slot* slot) {
-  completing_.add(1);
+  count_completing(slot, true);
   window_[front_ + static_cast<size_t>(slot->seq - base_)] = nullptr;
   while (front_ < window_.size() && window_[front_] == nullptr) {
     ++front_;
@@ -365,7 +374,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
         return absl::OkStatus();
       slot = nullptr;
     } else {
-      slot->state = late_ || elsewhere_ != nullptr ? Slot::State::kReady : Slot::State::kRunning;
+      late_ || elsewhere_ != nullptr ? void(slot->state = Slot::State::kReady) : begin_run(slot);
     }
   }
   if (slot == nullptr) [[unlikely]] {
@@ -389,7 +398,7 @@ void Rendezvous::met(int64_t seq, absl::FunctionRef<bool(std::vector<const Colle
     lock.apart();  // of no explored run, as the two below
     slot = find(seq);
     if (slot == nullptr || slot->state != Slot::State::kReady) return;
-    slot->state = Slot::State::kRunning;
+    begin_run(slot);
   }
   const int64_t started_ns = scheduler_.now_ns();
   if (!bring(slot->calls)) return end(slot, absl::OkStatus(), started_ns);
@@ -463,7 +472,7 @@ void Rendezvous::serve(Slot* slot, CollectiveWork& state, Early* early) {
   completing_.add(1);
   early->served.push_back(mine);
   if (slot->served < size_ || slot->mismatch) return;
-  slot->state = Slot::State::kRunning;
+  begin_run(slot);
   early->ended = true;
   early->slot = slot;
 }
@@ -531,7 +540,7 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state
     }
     if (slot->arrived == size_ && (slot->early < size_ || slot->mismatch)) {
       all = true;
-      slot->state = late_ ? Slot::State::kReady : Slot::State::kRunning;
+      late_ ? void(slot->state = Slot::State::kReady) : begin_run(slot);
     }
   }
   const bool unwound = any_unwound_.load(std::memory_order_relaxed);
@@ -597,7 +606,7 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
                       ObservedMutexLock lock(&self->mu_);
                       self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
                       if (slot->seq != seq || slot->state != Slot::State::kReady) return;  // withdrawn meanwhile
-                      slot->state = Slot::State::kRunning;
+                      self->begin_run(slot);
                     }
                     self->run(slot);
                   });
@@ -651,6 +660,22 @@ void Rendezvous::await_completing() const {
   for (WaitTurns turns; completing_.value() > 0;) turns.next();
 }
 
+void Rendezvous::await_failed(int rank) const {
+  if (scheduler_.deterministic()) return;  // a failure is one step
+  for (WaitTurns turns; spreading_.load(std::memory_order_acquire);) turns.next();
+  await_completing();
+  if (world_.uses_device()) return;  // a stream of a device comes to a message when it comes to it
+  std::shared_ptr<FailsAlong> along;
+  {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // of no explored run
+    along = fails_along_.lock();
+  }
+  if (along != nullptr) along->await_moves(rank);
+}
+
+void CollectiveWork::await_group_failure() const { rendezvous_->await_failed(group_rank_); }
+
 void Rendezvous::run(Slot* slot) {
   if (record_ != nullptr) record_->await(object_of(*slot));
   const int64_t started_ns = scheduler_.now_ns();
@@ -703,6 +728,7 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // a search vouches for nothing that a device does
     slot->launch = launch;
+    count_completing(slot, false);
   }
   KernelPlan plan;
   op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
@@ -727,16 +753,19 @@ void Rendezvous::end(Slot* slot, const absl::Status& status, int64_t started_ns)
 }
 
 [[gnu::noinline]] void Rendezvous::end_failed(Slot* slot, const absl::Status& status, int64_t started_ns) {
-  if (elsewhere_ == nullptr) world_.expect_told(status);  // else a rank of another process may hear of it
   Failure failure;
+  absl::Status first;
   {
     ObservedMutexLock lock(&mu_);
     take_out(slot);
     failure = set_failed(status);
+    first = failed_;
   }
+  // With members elsewhere a rank of another process may retrieve the error.
+  if (elsewhere_ == nullptr && first == status) world_.not_retrieved(status);
   Completion completion;
-  finish(slot, status, started_ns);
-  spread(std::move(failure));
+  finish(slot, first, started_ns);
+  spread(failure);
   completion.end();
 }
 
@@ -744,8 +773,11 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
   Failure failure;
   touched_group(Access::kWrite);
   if (!failed_.ok()) return failure;
-  failed_ = failure.cause = cause;
-  failure.told = std::move(on_failure_);
+  // In the free gear a rank may know of the end of the world before the group is told.
+  failed_ = failure.cause = scheduler_.aborted() ? scheduler_.abort_cause() : cause;
+  spreading_.store(true, std::memory_order_relaxed);
+  failure.along = fails_along_.lock();
+  if (failure.along != nullptr) failure.along->set_failed(cause);
   unwound_.clear();
   any_unwound_.store(false, std::memory_order_relaxed);
   for (Slot* slot : window_) {
@@ -758,11 +790,14 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
   return failure;
 }
 
-void Rendezvous::spread(Failure failure) {
+void Rendezvous::spread(const Failure& failure) {
   Completion completion;
   for (Slot* slot : failure.slots) finish(slot, failure.cause);
-  if (failure.told) failure.told(failure.cause);
-  if (elsewhere_ != nullptr && !failure.cause.ok()) elsewhere_->failed(failure.cause);
+  if (failure.along != nullptr) failure.along->spread(failure.cause);
+  if (!failure.cause.ok()) {
+    if (elsewhere_ != nullptr) elsewhere_->failed(failure.cause);
+    spreading_.store(false, std::memory_order_release);
+  }
   completion.end();
 }
 
@@ -772,10 +807,10 @@ absl::Status Rendezvous::failure() const {
   return failed_;
 }
 
-absl::Status Rendezvous::when_failed(absl::AnyInvocable<void(const absl::Status&)> told) {
+absl::Status Rendezvous::fails_along(std::weak_ptr<FailsAlong> other) {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the first rank to come makes the mailbox; the post that follows tells
-  if (failed_.ok()) on_failure_ = std::move(told);
+  if (failed_.ok()) fails_along_ = std::move(other);
   return failed_;
 }
 
@@ -818,7 +853,7 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
     state->started_ns_ = started_ns;
     complete(*state, status, now_ns);
   }
-  completing_.add(-1);
+  count_completing(slot, false);
   completion.end();
   if (Completion::open()) {
     for (std::shared_ptr<CollectiveWork>& state : slot->states) Completion::drop(std::move(state));
@@ -830,11 +865,12 @@ void Rendezvous::finish(Slot* slot, const absl::Status& status, int64_t started_
   recycle(slot);
 }
 
-bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
+bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why, const absl::Status& ended) {
   using Why = Withdrawal::Why;
   const size_t rank = static_cast<size_t>(state.group_rank_);
   const int64_t seq = state.call().seq;
   Failure failure;
+  absl::Status as = ended;
   bool taken = true;
   {
     ObservedMutexLock lock(&mu_);
@@ -845,7 +881,10 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
       taken = false;
       state.unpoison(/*failed=*/true);
       take_back(*slot, rank);
-      if (why.why == Why::kFailure) failure = set_failed(why.cause);
+      if (why.why == Why::kFailure) {
+        failure = set_failed(why.cause);
+        if (failed_ != why.cause) as = failed_;
+      }
       if (why.why == Why::kUnwinding) {
         unwound_.emplace_back(seq, Unwound{Task::current(), why.cause});
         any_unwound_.store(true, std::memory_order_relaxed);
@@ -853,15 +892,18 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
     }
   }
   if (!taken) {
-    spread(std::move(failure));
+    Completion completion;
+    state.complete(as);
+    spread(failure);
+    completion.end();
     if (why.why == Why::kUnwinding) {
       state.rank_state_->when_caught([weak = weak_from_this()] {
         if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
       });
     }
-    return true;
+    return why.why != Why::kFailure || as == ended;
   }
-  // A kernel has it, for as long as a kernel takes. No scheduling point: destructors come here.
+  // A kernel has it, for as long as a kernel takes. No scheduling point: what takes the call back is one step.
   for (WaitTurns turns; !state.is_over();) {
     std::shared_ptr<DeviceLaunch> launch;
     {
@@ -879,14 +921,21 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why) {
   return false;
 }
 
-void Rendezvous::fail(const absl::Status& cause) {
+bool Rendezvous::fail(const absl::Status& cause, absl::FunctionRef<void(const absl::Status&)> taken) {
   Failure failure;
+  absl::Status first;
   {
     ObservedMutexLock lock(&mu_);
     touched_group(Access::kWrite);
     failure = set_failed(cause);
+    first = failed_;
   }
-  spread(std::move(failure));
+  const bool fails = !failure.cause.ok();
+  Completion completion;
+  taken(first);
+  spread(failure);
+  completion.end();
+  return fails;
 }
 
 [[gnu::noinline]] void Rendezvous::look_at_unwound() {

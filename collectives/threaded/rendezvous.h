@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "collectives/threaded/members_elsewhere.h"
@@ -49,6 +48,7 @@ class CollectiveWork final : public MemberWork {
   void wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) override;
   std::string what(bool numbered) const override;
   std::string waits_in(CodeSite code) const override;
+  void await_group_failure() const override;
   // All members have arrived: the wait is for the device that runs the kernel.
   const char* otherwise() const override { return "its kernel"; }
   const RanksElsewhere* elsewhere() const override;
@@ -127,16 +127,36 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     return seq - base_;
   }
 
-  // Takes a call back that no kernel has touched; waits for a kernel that runs. False: the call was done before, or a
-  // device has it and will be through with it later. The call can never be complete then: its rank does not file the
-  // number again.
-  bool withdraw(CollectiveWork& state, const Withdrawal& why);
+  // Takes a call back that no kernel has touched, and ends it with `ended`; waits for a kernel that runs. False: the
+  // call was done before, or a device has it and will be through with it later. The call can never be complete then:
+  // its rank does not file the number again.
+  bool withdraw(CollectiveWork& state, const Withdrawal& why, const absl::Status& ended);
 
-  // Ends all calls on their way and refuses later ones. The first cause stays.
-  void fail(const absl::Status& cause);
-  // `told` is called once with why the group can do no more, without a lock. Result: why, if that is so already; `told`
-  // is not called then.
-  absl::Status when_failed(absl::AnyInvocable<void(const absl::Status&)> told);
+  // Ends all calls on their way and refuses later ones. `taken`: ends those that the caller has taken out, with the
+  // cause that it is given, when all are refused already. The first cause stays: false if the group had failed before,
+  // and that is the cause then. In the free gear another thread may have been faster.
+  bool fail(
+      const absl::Status& cause, absl::FunctionRef<void(const absl::Status&)> taken = [](const absl::Status&) {});
+  // The calls that fail together with the group's collectives: its messages. A rank that has learned of the failure of
+  // either finds the other ones failed, too.
+  class FailsAlong {
+   public:
+    // Once, under the lock of the rendezvous: refuses all that comes from now on.
+    virtual void set_failed(const absl::Status& cause) = 0;
+    // Then, without a lock: ends all that is on its way.
+    virtual void spread(const absl::Status& cause) = 0;
+    // Until the calls of member `rank` that had begun to end by themselves have ended.
+    virtual void await_moves(int rank) const = 0;
+
+    virtual ~FailsAlong() = default;
+  };
+  // Result: why the group has failed, if it has; `other` is not told then.
+  absl::Status fails_along(std::weak_ptr<FailsAlong> other);
+  // Free gear: the group has failed. Until all calls of member `rank` have ended, as long as a kernel takes at most:
+  // those that end with the failure (spreading_), collectives that a thread carries out (completing_), and messages
+  // that one moves (FailsAlong). None of these waits for the caller, who is within no Completion: a thread counts each
+  // as ended before its outermost Completion ends, and code of users runs only behind that.
+  void await_failed(int rank) const;
   // Why the group has failed; OK: it has not. For callers that a call was refused for that.
   absl::Status failure() const;
 
@@ -153,7 +173,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // The works of member `rank` that are not done, oldest first.
   std::vector<std::shared_ptr<WorkState>> unfinished(int rank) const;
-  // Waits for works that other threads complete right now. The caller's own works are done.
+  // Waits for works that other threads carry out or complete right now. The caller's own works are done.
   void await_completing() const;
 
   const Group& group() const { return *group_; }
@@ -165,8 +185,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     enum class State : uint8_t { kCollecting, kReady, kRunning };
     int64_t seq = 0;
     State state = State::kCollecting;
-    int arrived = 0;
+    bool completing = false;  // counted in completing_
     bool mismatch = false;
+    int arrived = 0;
     int early = 0;                                        // of those that arrived: CollectiveWork::early_
     int served = 0;                                       // of those: CollectiveWork::served_
     int first = -1;                                       // a member of those in `calls`, -1: there is none
@@ -228,12 +249,15 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     return slot.calls[static_cast<size_t>(rank)] != nullptr ||
            (elsewhere_ != nullptr && !elsewhere_->is_here(rank) && elsewhere_->has_come(slot.seq, rank));
   }
+  // Of a slot in which all have arrived: nobody takes a call back any more.
+  void begin_run(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void take_out(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void count_completing(Slot* slot, bool completing);
   // The one place that makes the group fail: takes out all that no kernel has. spread() follows, without the lock. Only
   // the first cause counts.
   struct Failure;
   Failure set_failed(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void spread(Failure failure);
+  void spread(const Failure& failure);
   void recycle(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Compares, runs the kernel and completes the works of a slot in which all have arrived. On a device the kernel ends
   // later.
@@ -263,7 +287,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   const bool late_;
 
   const uint64_t object_;   // explored runs: the name of the group's calls
-  RankCounter completing_;  // slots removed from window_ whose works are still being completed
+  RankCounter completing_;  // slots that a kernel of this process has, or whose works are still being completed
   mutable ObservedMutex mu_;
   // window_[front_ + (seq - base_)] is the slot of `seq`; null once it is done. Entries before front_ are dead.
   std::vector<Slot*> window_ ABSL_GUARDED_BY(mu_);
@@ -272,8 +296,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   uint64_t last_likeness_id_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);  // all of them
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mu_);
-  absl::Status failed_ ABSL_GUARDED_BY(mu_);                                       // why the group can do no more
-  absl::AnyInvocable<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mu_);  // of the failure
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);  // why the group can do no more
+  std::weak_ptr<FailsAlong> fails_along_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> spreading_{false};  // the group has failed, and some of its calls are still to end with that
   std::vector<std::pair<int64_t, Unwound>> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};  // written under mu_
 };

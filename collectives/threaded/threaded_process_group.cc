@@ -7,8 +7,8 @@
 #include "collectives/group/coalescing.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/device_runtime.h"
-#include "collectives/threaded/coalesced_work.h"
 #include "collectives/threaded/overlap.h"
+#include "collectives/work/coalesced_work.h"
 #include "rankloom/error.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
@@ -78,20 +78,16 @@ std::shared_ptr<Mailbox> ThreadedGroupCore::mailbox() {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the first rank to come makes it
   if (mailbox_ == nullptr) {
-    // A group fails as a whole: a rank that waits for a member whose other call failed would wait for ever.
-    mailbox_ = std::make_shared<Mailbox>(
-        &world_, group_, [rendezvous = rendezvous_](const absl::Status& cause) { rendezvous->fail(cause); },
-        rendezvous_->elsewhere());
-    const absl::Status failed =
-        rendezvous_->when_failed([mailbox = std::weak_ptr<Mailbox>(mailbox_)](const absl::Status& cause) {
-          if (const std::shared_ptr<Mailbox> other = mailbox.lock(); other != nullptr) other->fail(cause);
-        });
+    mailbox_ = std::make_shared<Mailbox>(&world_, group_, rendezvous_);
+    const absl::Status failed = rendezvous_->fails_along(mailbox_);
     if (!failed.ok()) mailbox_->begin_failed(failed);
   }
   return mailbox_;
 }
 
 void ThreadedGroupCore::close(const absl::Status& cause) {
+  // The listener, whose turn it is before that of the ranks where a schedule decides, may not have come so far.
+  if (world_.scheduler().aborted()) fail(world_.scheduler().abort_cause());
   if (rendezvous_->elsewhere() != nullptr) rendezvous_->elsewhere()->left();
   rendezvous_->note_left();
   std::shared_ptr<Mailbox> mailbox;
@@ -186,7 +182,11 @@ const std::shared_ptr<Mailbox>& ThreadedProcessGroup::mailbox() {
 
 void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
-  if (!alive) return;  // all that was on its way has ended with the world
+  if (!alive || front().world_ref().ended()) return;  // all that was on its way ends with the world
+  // Not of a task of another world, for which the pin keeps this one.
+  const bool own = front().world_ref().has(Task::current());
+  const Site site{.what = "abort", .code = code, .group = group()->name()};
+  if (own) point_of_caller(site);
   const int by = front().calling_rank();
   const std::string text =
       located(absl::StrCat("rank ", by, " aborted group ", group()->name(), ": ", sv(reason)), code);
@@ -198,9 +198,10 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
                 front().rank_state()->unwinding()));
   core_->fail(cause);
   // Another member may have made the group fail a moment ago, and be about to end this one's calls.
-  rendezvous_->await_completing();
-  if (mailbox_ != nullptr) mailbox_->await_failed(ProcessGroup::rank(), cause);
+  rendezvous_->await_failed(ProcessGroup::rank());
+  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
   close_outputs();
+  if (own) point_of_caller(site);
 }
 
 void ThreadedProcessGroup::close_outputs() {
@@ -214,6 +215,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     return ProcessGroup::shutdown(code);  // all that was on its way has ended with the world
   front().need_own_rank("shutdown", code);
   const CallScope call = front().enter("shutdown", code);
+  point_of_caller(Site{.what = "shutdown", .code = code, .group = group()->name()});
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
   if (mailbox_ != nullptr) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
@@ -226,7 +228,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     const CodeSite site = code.line != 0 ? code : static_cast<const MemberWork&>(*work).call().code;
     const absl::Status ended = work->wait(absl::InfiniteDuration(), /*timeout_is_default=*/true, site);
     if (!first.ok() || ended.ok()) continue;
-    work->told(ended);
+    work->retrieved(ended);
     first = ended;
     op = work->op();
   }
@@ -289,10 +291,19 @@ absl::Status ThreadedProcessGroup::file_begun(const std::shared_ptr<CollectiveWo
   const bool early = op_row(state->call().op).rooted != Rooted::kNo && done_early(state->call(), on_host);
   absl::Status filed = early ? rendezvous_->file_early(state) : rendezvous_->file(state);
   if (!filed.ok()) [[unlikely]]
-    state->complete(filed);  // so that dropping the handle means nothing
+    refused(*state, filed);
   if (early && only_gives(state->call(), ProcessGroup::rank()) && rendezvous_->ahead(state->call().seq) >= kMostAhead)
     front().scheduler()->end_turn();
   return filed;
+}
+
+[[gnu::noinline]] void ThreadedProcessGroup::refused(WorkState& state, const absl::Status& status) {
+  state.complete(status);  // so that dropping the handle means nothing
+  await_failure();
+}
+
+void ThreadedProcessGroup::await_failure() const {
+  if (!rendezvous_->failure().ok()) rendezvous_->await_failed(ProcessGroup::rank());
 }
 
 bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) const {
@@ -346,7 +357,7 @@ absl::Status ThreadedProcessGroup::post_begun(const std::shared_ptr<Message>& me
   }
   absl::Status posted = mailbox_->post(message, eager_bytes_);
   if (!posted.ok()) [[unlikely]]
-    message->complete(posted);
+    refused(*message, posted);
   return posted;
 }
 
@@ -363,7 +374,6 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
   std::vector<std::shared_ptr<Message>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
-    part->keep_alive = call.keep_alive;
     part->way.ready = call.way.ready;
     const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(
@@ -371,7 +381,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   }
   parts.erase(first_message, parts.end());
   const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
-  auto whole = std::make_shared<CoalescedWork>(front().rank_state(), rendezvous_, mailbox_, call, timeout_ns);
+  auto whole = std::make_shared<CoalescedWork>(front().rank_state(), group(), call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (on_host) {
     absl::Status opened = open_parts(*front().rank_state(), *whole, std::move(ranges), front().who(call));
@@ -382,7 +392,7 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
     collectives = std::make_shared<CollectiveWork>(rendezvous_, front().rank_state(), ProcessGroup::rank(),
                                                    std::move(call), timeout_ns);
   }
-  whole->watch(collectives, messages);
+  whole->watch(collectives, {messages.begin(), messages.end()});
   const absl::Status filed = collectives != nullptr ? rendezvous_->file(collectives) : absl::OkStatus();
   absl::Status posted = filed;
   bool any_filed = collectives != nullptr && filed.ok();
@@ -398,8 +408,9 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   const bool has_begun = any_filed && error_kind(posted) == ErrorKind::kAborted;
   const absl::Status failure = has_begun ? rendezvous_->failure() : absl::OkStatus();
   whole->give_up(failure.ok() ? posted : failure, filed.ok());
-  if (!has_begun) return posted;
-  return work;
+  if (has_begun) return work;
+  await_failure();
+  return posted;
 }
 
 std::shared_ptr<ProcessGroup> make_threaded_member(RankState& rank, const std::shared_ptr<const Group>& group,

@@ -65,6 +65,10 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   // Closes the outputs of this member's ended calls: their memory is the rank's again.
   void close_outputs();
   absl::StatusOr<Work> file(const std::shared_ptr<CollectiveWork>& state, bool on_host);
+  // A call was not filed.
+  void refused(WorkState& state, const absl::Status& status);
+  // A call was refused: if for the group's failure, waits for the end of all calls of this member.
+  void await_failure() const;
   // GroupOptions::rooted, of a call with a root: whether this member is done as soon as its own part is.
   bool done_early(const CollectiveCall& call, bool on_host) const;
   absl::StatusOr<Work> post(CollectiveCall&& call, bool on_host);  // a send or recv
@@ -83,7 +87,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   const std::optional<GroupOptions::Rooted> rooted_;
   const bool
       place_per_line_;  // calls of several lines have places of their own: not in worlds where that memory counts
-  // Under fifo on fibers a rank that is done early would go on for a thousand points, each call with a copy and a slot
+  // Under fifo a rank that is done early would go on for a thousand points, each call with a copy and a slot
   // that have left the caches when the others come. So its turn ends when it is so many calls ahead. No wait: others
   // may need what it does later.
   static constexpr int64_t kMostAhead = 3;

@@ -4,6 +4,7 @@
 
 #include "sim/base/task.h"
 #include "sim/schedule/step_record.h"
+#include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
 
@@ -25,6 +26,12 @@ void Completion::run_due() {
     }
   }
   if (thrown != nullptr) std::rethrow_exception(thrown);
+}
+
+void point_of_caller(const Site& site) {
+  Task* const task = Task::current();
+  if (task == nullptr || task->info.kind == TaskKind::kCompletion || Completion::open()) return;
+  if (!task->scheduler->aborted()) task->scheduler->point(site);
 }
 
 void ended_too_late(uint64_t object) {

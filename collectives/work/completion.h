@@ -10,6 +10,8 @@
 
 namespace rankloom::internal {
 
+struct Site;
+
 // A scope in which this thread completes works. No code of users runs within, and no destructor of a handle, of a work
 // or of what calls hold: those would find works that are neither done nor to be withdrawn, and wait for this very
 // thread. Actions that become due are put off until the outermost Completion ends. No scheduling point lies in one.
@@ -60,6 +62,11 @@ class Completion {
   static inline thread_local Completion* current_ = nullptr;
 };
 
+// A scheduling point of the calling task. Before a task changes what others see, so that they may come first; and
+// behind what has its own rank's callbacks run, so that these may come before the task goes on. None on a thread of no
+// world, on a task that completes works, which must not wait, and in an aborted world, whose listeners may come here.
+void point_of_caller(const Site& site);
+
 // A listener that is told of the end of a work just before the work is done, on the completing thread: for works that
 // are made of others. The work holds it until then. The listener does not wait, and owns no handle on the work.
 class Dependant {
@@ -92,6 +99,21 @@ std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, void (Base::*told)(const 
     void (Base::*const told)(const absl::Status&);
   };
   return std::make_unique<Tell>(std::move(work), told);
+}
+
+// Keeps `work` until the end that the listener is told of, which ends `work` by `told`, if given. T is a WorkState.
+template <typename T, typename Base = T>
+std::unique_ptr<Dependant> keep(std::shared_ptr<T> work, void (Base::*told)(const absl::Status&) = nullptr) {
+  struct Keep final : Dependant {
+    Keep(std::shared_ptr<T>&& work, void (Base::*told)(const absl::Status&)) : work(std::move(work)), told(told) {}
+    void ended(const absl::Status& status) override {
+      if (told != nullptr) (work.get()->*told)(status);
+      Completion::drop(std::move(work));
+    }
+    std::shared_ptr<T> work;
+    void (Base::*const told)(const absl::Status&);
+  };
+  return std::make_unique<Keep>(std::move(work), told);
 }
 
 }  // namespace rankloom::internal

@@ -65,7 +65,10 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
                             .otherwise = otherwise(),
                             .elsewhere = elsewhere()});
   }
-  if (take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited)) return waited;
+  if (take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited)) {
+    point_of_caller(wait_site(code));
+    return waited;
+  }
   return ended_as(std::move(waited));
 }
 
@@ -83,18 +86,10 @@ void MemberWork::dropped() noexcept {
   if (keeps_alive_) return dropped_seq_.store(seq(), std::memory_order_relaxed);
   const Withdrawal why = withdrawal_of_drop(*rank_state_, who(what(/*numbered=*/false)), what(/*numbered=*/true),
                                             lost(), wait_site(call_.code));
-  if (!take_back(why, make_error(ErrorKind::kAborted, "the work was dropped"))) return;
+  const bool aborted = why.why == Withdrawal::Why::kAbort;
+  if (!take_back(why, aborted ? why.cause : make_error(ErrorKind::kAborted, "the work was dropped"))) return;
   if (why.why == Withdrawal::Why::kFailure)
     rank_state_->world().note(WorldState::NoteKind::kLeftover, message_of(why.cause));
-}
-
-std::unique_ptr<Dependant> held_by_part(std::shared_ptr<WorkState> whole) {
-  struct Held final : Dependant {
-    explicit Held(std::shared_ptr<WorkState> whole) : whole(std::move(whole)) {}
-    void ended(const absl::Status& /*status*/) override { Completion::drop(std::move(whole)); }
-    std::shared_ptr<WorkState> whole;
-  };
-  return std::make_unique<Held>(std::move(whole));
 }
 
 }  // namespace rankloom::internal

@@ -19,6 +19,7 @@
 
 namespace rankloom::internal {
 
+class CoalescedWork;
 class RanksElsewhere;
 
 // The work of a member's call that meets calls of other members: a wait for it is one for them. The base says what
@@ -29,6 +30,7 @@ class MemberWork : public WorkState, public WaitsFor {
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   std::vector<TensorView> result() override { return {call_.outputs.begin(), call_.outputs.end()}; }
   void dropped() noexcept override;
+  bool acts_when_dropped() const override { return true; }
   int64_t seq() const override { return call_.seq; }
   absl::Duration warn_after() const override { return call_.warn_after; }
   // The global ranks that could end a wait, for its own texts, where no lock is held: those of append_ranks(), unless
@@ -107,6 +109,8 @@ class MemberWork : public WorkState, public WaitsFor {
   bool keeps_alive_ = false;  // the tensors live as long as the call, which goes on without handles; const once filed
 
  private:
+  friend class CoalescedWork;  // of its parts
+
   absl::Status wait_otherwise(absl::Duration timeout, bool timeout_is_default, CodeSite code);
   // The rest of a wait that ended with an error.
   absl::Status ended_early(absl::Status waited, absl::Duration timeout, bool timeout_is_default, CodeSite code);
@@ -116,8 +120,5 @@ class MemberWork : public WorkState, public WaitsFor {
   bool warns_ = false;  // a wait may be overdue()
   int64_t timeout_ns_ = Deadline::kNever;
 };
-
-// For a part of a call that goes on without handles: keeps the work of the whole until the part ends, for callbacks.
-std::unique_ptr<Dependant> held_by_part(std::shared_ptr<WorkState> whole);
 
 }  // namespace rankloom::internal

@@ -2,7 +2,6 @@
 
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
-#include "world/world_state.h"
 
 namespace rankloom {
 
@@ -10,9 +9,7 @@ using namespace internal;
 
 void Stream::Event::synchronize(CodeSite code) const {
   if (state_ == nullptr) return;
-  const absl::Status status = state_->wait(code);
-  RankState::hears(status);
-  throw_if_error(status, {.rank = -1, .group = {}, .op = "event synchronize"});
+  throw_if_error(state_->wait(code), {.rank = -1, .group = {}, .op = "event synchronize"});
 }
 
 }  // namespace rankloom

@@ -11,12 +11,14 @@
 namespace rankloom::internal {
 
 Withdrawal Withdrawal::of_wait(const absl::Status& waited, int rank) {
-  return error_kind(waited) == ErrorKind::kTimeout ? failure(blamed_on(rank, waited)) : Withdrawal{};
+  if (error_kind(waited) == ErrorKind::kTimeout) return failure(blamed_on(rank, waited));
+  return {Why::kAbort, waited};
 }
 
 Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const std::string& what, const char* lost,
                               const Site& site) {
-  if (context.world().scheduler().aborted()) return {};
+  if (context.world().scheduler().aborted())
+    return {Withdrawal::Why::kAbort, context.world().scheduler().abort_cause()};
   if (context.unwinding()) {
     return {Withdrawal::Why::kUnwinding,
             blamed_on(context.rank(),

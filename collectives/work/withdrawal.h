@@ -13,7 +13,7 @@ namespace rankloom::internal {
 struct Withdrawal {
   enum class Why : uint8_t {
     kFailure,    // of the call, for this rank: the group fails with `cause`
-    kAbort,      // of the world, which tells all members
+    kAbort,      // of the world, for `cause`, which tells all members
     kUnwinding,  // an exception that may end the rank: the group fails with `cause` once the rank is seen to go on
   };
   Why why = Why::kAbort;

@@ -33,8 +33,8 @@ void Work::release() noexcept {
   const LibraryScope library;
   state_->handles_.store(0, std::memory_order_relaxed);
   state_->touched(Access::kRead);
-  state_->let_go();
   if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
+  state_->let_go();
   // Here, and not by the thread that completes works, which may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
     state_->release_owners();
@@ -44,7 +44,10 @@ bool Work::is_completed(CodeSite code) const {
   if (state_ == nullptr) return true;
   const LibraryScope library;
   if (!state_->is_completed() && !state_->polled("is_completed", code)) return false;
+  state_->seen_done();
   state_->learned();
+  if (!state_->ended_well()) [[unlikely]]
+    state_->learned_of_failure();
   return true;
 }
 
@@ -52,7 +55,7 @@ bool Work::is_success(CodeSite code) const {
   if (!is_completed(code)) return false;
   if (state_ == nullptr) return true;
   const absl::Status status = state_->status();
-  state_->told(status);
+  state_->retrieved(status);
   return status.ok();
 }
 
@@ -60,7 +63,7 @@ int Work::source(CodeSite code) const { return state_ != nullptr && is_completed
 
 void Work::check(const absl::Status& status) const {
   if (status.ok()) return;
-  state_->told(status);
+  state_->retrieved(status);
   throw_dist_error(status,
                    {.rank = state_->rank(), .group = state_->group(), .op = state_->op(), .seq = state_->seq()});
 }
@@ -114,11 +117,7 @@ std::vector<TensorView> Work::result(CodeSite code) {
 }
 
 Future Work::get_future() {
-  if (state_ == nullptr) {
-    Promise done;
-    done.set_value();
-    return done.future();
-  }
+  if (state_ == nullptr) return Future(*this);
   const LibraryScope library;
   return state_->get_future(*this);
 }
@@ -182,14 +181,23 @@ Future Promise::future() const { return Future(work()); }
 
 void Promise::set_value(std::vector<TensorView> result) {
   const LibraryScope library;
-  if (!state_->keep()) return;
-  state_->tensors = std::move(result);
-  state_->complete(absl::OkStatus());
+  constexpr Site kSite{.what = "promise set_value"};
+  const std::shared_ptr<State> state = state_;  // the promise itself may go at a point
+  point_of_caller(kSite);
+  if (!state->keep()) return;
+  state->tensors = std::move(result);
+  state->complete(absl::OkStatus());
+  point_of_caller(kSite);
 }
 
 void Promise::set_error(const absl::Status& status) {
   const LibraryScope library;
-  if (state_->keep()) state_->complete(status);
+  constexpr Site kSite{.what = "promise set_error"};
+  const std::shared_ptr<State> state = state_;
+  point_of_caller(kSite);
+  if (!state->keep()) return;
+  state->complete(status);
+  point_of_caller(kSite);
 }
 
 void wait_all(std::span<Work> works, CodeSite code) {
@@ -233,16 +241,26 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   if (works.empty())
     refuse({.rank = -1, .group = {}, .op = "wait_any"}, ErrorKind::kInvalidArgument,
            "wait_any: the list is empty, want at least one work", site_place(Site{.code = code}));
-  const auto first_done = [&]() -> size_t {
-    for (size_t i = 0; i < works.size(); ++i) {
-      if (WorkState* const state = WorkState::of(works[i]);
-          state == nullptr || state->is_completed() || state->settled("wait_any", code)) {
-        if (state != nullptr) state->learned();
-        return i;
-      }
-    }
-    return works.size();
+  const auto is_done = [&](const Work& work) {
+    WorkState* const state = WorkState::of(work);
+    return state == nullptr || state->is_completed() || state->settled("wait_any", code);
   };
+  const auto first_done = [&]() -> size_t {
+    auto found = std::find_if(works.begin(), works.end(), is_done);
+    if (found == works.end()) return works.size();
+    // The whole that a part ends with may stand before it.
+    if (const WorkState* const state = WorkState::of(*found); state != nullptr && state->is_part()) {
+      state->seen_done();
+      found = std::find_if(works.begin(), found, is_done);
+    }
+    if (WorkState* const state = WorkState::of(*found); state != nullptr) {
+      state->learned();
+      if (!state->ended_well()) state->learned_of_failure();
+    }
+    return static_cast<size_t>(found - works.begin());
+  };
+  if (const WorkState* const first = WorkState::of(works[0]); first != nullptr)
+    point_of_caller(Site{.what = "wait_any", .code = code, .group = first->group()});
   if (const size_t done = first_done(); done < works.size()) return done;
   for (const Work& work : works) {
     const WorkState& state = *WorkState::of(work);

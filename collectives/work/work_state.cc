@@ -130,19 +130,23 @@ void WorkState::forget_outputs() noexcept {
   list->remove(*open_call_);
 }
 
-[[gnu::noinline]] void WorkState::told(const absl::Status& status) const {
-  if (status.ok() || rank_ < 0 || !world_.known()) return;
-  if (const WorldPin alive(world_); alive) {
-    auto* const rank = static_cast<RankState*>(scheduler()->user_of(rank_));
-    if (rank != nullptr) rank->world().told(status);
-  }
+void WorkState::retrieved(const absl::Status& status) const {
+  if (!status.ok()) learned_of_failure();
+  retrieved_error(world_, rank_, status);
+}
+
+void WorkState::learned_of_failure() const {
+  // A Completion may be that which ends the calls. Those of a world that has ended fail one by one, and whoever looks
+  // at one ends it.
+  if (Completion::open() || world_.ended()) return;
+  if (const WorldPin alive(world_); alive) await_group_failure();
 }
 
 [[gnu::noinline]] void WorkState::let_go_open() noexcept {
+  OpenOutputs* const list = open_in_.load(std::memory_order_acquire);
+  if (open_call_ != this) return open_in_.store(nullptr, std::memory_order_relaxed);
   RankState* const rank = RankState::current();
-  if (rank != nullptr && rank->unwinding() && open_in_.load(std::memory_order_relaxed) == &rank->open_outputs()) {
-    rank->lost_by_exception(open_call_->open_text());
-  }
+  if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs()) rank->lost_by_exception(open_text());
   learned();
 }
 
@@ -258,7 +262,7 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
   if (std::any_of(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.learns; })) {
     learned();
-    told(status);
+    retrieved(status);
   }
   const WorldPin alive(world_);
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
@@ -268,26 +272,41 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
       Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
   }
-  // The task is made by the thread that completes the work. A world that ends takes no more, and its scheduler drops
-  // the body at once.
-  if (object_ != 0) StepRecord::name_next_task(numbered_object(object_, kCallbacks));
+  // The task is made by the thread that completes the work.
   auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
-  scheduler()->spawn({.rank = rank_, .kind = TaskKind::kHelper}, [kept, status, context] {
-    for (Callback& callback : *kept) context->world().run_helper(context->rank(), [&] { callback.run(status); });
-  });
-  Completion::drop(std::move(kept));
+  auto spawn = [kept, status, context, world = world_, name = object_] {
+    const WorldPin alive(world);
+    if (!alive) {
+      for (Callback& callback : *kept) callback.run(status);
+      return;
+    }
+    if (name != 0) StepRecord::name_next_task(numbered_object(name, kCallbacks));
+    context->world().scheduler().spawn({.rank = context->rank(), .kind = TaskKind::kHelper}, [kept, status, context] {
+      for (Callback& callback : *kept) context->world().run_helper(context->rank(), [&] { callback.run(status); });
+    });
+  };
+  if (status.ok() && scheduler()->deterministic()) {
+    spawn();
+    Completion::drop(std::move(kept));
+  } else {
+    // Not while others, at which the callbacks may look, are still to end with this work. Nor here if the world has
+    // ended, whose scheduler runs the body at once.
+    Completion::run_later(std::move(spawn));
+  }
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
-  if (!Completion::open()) [[likely]] {
-    // A call that is done at once lets go of the tensors' owners here.
-    if (state->holds_owners_ && state->world_ref().known() && !state->world_ref().foreign()) state->reached("drop", {});
-    if (state->is_over()) return state->release_owners();
-    return state->abandon();
+  if (Completion::open()) [[unlikely]]
+    return Completion::run_later([state = std::move(state)]() mutable { handles_gone(std::move(state)); });
+  // Others may come first, and a drop of a call that is done means nothing. Such a call lets go of the tensors' owners
+  // here.
+  if (state->acts_when_dropped() && state->world_ref().known() && !state->world_ref().foreign()) {
+    point_of_caller(
+        Site{.what = "drop", .group = state->group(), .seq = state->seq(), .detail = std::string_view(state->op())});
   }
-  Completion::run_later([state = std::move(state)] {
-    if (!state->is_over()) state->abandon();
-  });
+  state->let_go();
+  if (state->is_completed()) return state->release_owners();
+  state->abandon();
 }
 
 namespace {
@@ -329,7 +348,7 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
   }
   if (learns) {
     learned();
-    told(ended);
+    retrieved(ended);
   }
   callback(ended);
 }
@@ -347,7 +366,7 @@ void WorkState::forget(const void* owner) {
 
 size_t WorkState::waiting_callbacks() const {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // for tests
+  lock.apart();  // no then() is on its way to a work of which no handle is left; for tests
   return callbacks_.size();
 }
 

@@ -65,6 +65,8 @@ class WorkState : public OpenCall {
   virtual int source() const { return -1; }
   // The last handle went while the work was unfinished.
   virtual void dropped() noexcept {}
+  // Whether dropped() does what others see.
+  virtual bool acts_when_dropped() const { return false; }
   // The name of the operation in error texts and reports.
   virtual const char* op() const { return "work"; }
   virtual std::string_view group() const { return {}; }
@@ -100,29 +102,42 @@ class WorkState : public OpenCall {
   size_t waiting_callbacks() const;
 
   // Of a call that has outputs: they are in this list until learned().
-  void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_relaxed); }
-  // For works that stand for another one, on which they hold a handle: a rank that learned how this one ended knows it
-  // of that one.
+  void outputs_open_in(OpenOutputs* list) { open_in_.store(list, std::memory_order_release); }
+  // For works that stand for another one, on which they hold a handle as long as there is one on them: a rank that
+  // learned how this one ended knows it of that one.
   void learned_with(WorkState& inner) {
     open_call_ = &inner;
     outputs_open_in(inner.open_in_.load(std::memory_order_relaxed));
   }
   // The rank knows that the work is done, or holds no handle on it any more: what the call wrote is the rank's again.
   void learned() noexcept {
-    OpenOutputs* const list = open_in_.load(std::memory_order_relaxed);
+    OpenOutputs* const list = open_in_.load(std::memory_order_acquire);
     if (list == nullptr) return;
     if (object_ != 0 || world_.foreign()) [[unlikely]]
       return forget_outputs();
     open_in_.store(nullptr, std::memory_order_relaxed);
     list->remove(*open_call_);
   }
-  // learned(), for the last handle that goes.
+  // learned(), for the last handle that goes; of an unfinished work behind the scheduling point of the drop. Of a work
+  // that stands for another one, that one's handle goes next, and may not be the last.
   void let_go() noexcept {
     if (has_open_outputs()) [[unlikely]]
       let_go_open();
   }
-  // A rank hears that the work ended with this.
-  void told(const absl::Status& status) const;
+  // The rank, or a thread of the program's, retrieves how the work ended: retrieved_error().
+  void retrieved(const absl::Status& status) const;
+  // A task has learned that the work failed. In the free gear the group's other calls may be about to fail on another
+  // thread: waits until they have, as they have in one step where a schedule decides.
+  void learned_of_failure() const;
+  // The wait itself, as long as a kernel takes at most. Works that stand for others hand it on.
+  virtual void await_group_failure() const {}
+  // A task has seen that the work is done. In the free gear the work that this one is a part of may be about to end, on
+  // another thread: waits until it has, which is the same moment where a schedule decides.
+  void seen_done() const {
+    if (is_part_) [[unlikely]]
+      await_whole();
+  }
+  bool is_part() const { return is_part_; }
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 
@@ -170,6 +185,9 @@ class WorkState : public OpenCall {
   }
 
  protected:
+  // For constructors: the work ends together with another one, see seen_done().
+  void ends_with_whole() { is_part_ = true; }
+  virtual void await_whole() const {}
   // wait() by a task of the work's world, in no explored run, without a warning. `timeout_ns`: Deadline::kNever: for as
   // long as it takes.
   absl::Status wait_simply(const Site& site, int64_t timeout_ns, bool timeout_is_default) {
@@ -285,8 +303,9 @@ class WorkState : public OpenCall {
   std::atomic<int> handles_{0};
   std::atomic<bool> done_{false};
   std::atomic<OpenOutputs*> open_in_{nullptr};  // lives as long as the world
-  WorkState* open_call_ = this;                 // whose outputs are there; const once others have the work
+  WorkState* open_call_ = this;                 // whose outputs are there; written before open_in_
   bool holds_owners_ = false;                   // const after construction
+  bool is_part_ = false;                        // the same
   int64_t own_record_ = -1;                     // const once others have the work
   mutable ObservedMutex mu_;
   RankCondVar finished_ ABSL_GUARDED_BY(mu_);

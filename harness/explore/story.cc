@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -22,6 +24,11 @@ constexpr int kMaxColumns = 4;
 constexpr size_t kMaxCell = 40;
 constexpr size_t kMaxRepeats = 6;
 constexpr size_t kMaxSwitches = 6;
+
+// Whether the task completes works.
+bool completes(const StepRecord& record, int task) {
+  return record.tasks()[static_cast<size_t>(task)].info.kind == TaskKind::kCompletion;
+}
 
 // Which steps touch an object in a way that conflicts with another task's.
 std::vector<bool> contended(const StepRecord& record, size_t last) {
@@ -51,9 +58,6 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
       mine->last = step;
     }
   });
-  const auto completes = [&record](int task) {
-    return record.tasks()[static_cast<size_t>(task)].info.kind == TaskKind::kCompletion;
-  };
   std::vector<bool> marked(last);
   each([&](uint64_t object, size_t step, int task, What what) {
     if (marked[step]) return;
@@ -62,7 +66,7 @@ std::vector<bool> contended(const StepRecord& record, size_t last) {
     // such use: this step may have waited for it. A use after a completion is none of the completion's either.
     marked[step] = std::any_of(all.begin(), all.end(), [&](const Uses& other) {
       if (other.task == task || (what != What::kWrite && what == other.what)) return false;
-      return (other.first < step && !completes(other.task)) || (other.last > step && !completes(task));
+      return (other.first < step && !completes(record, other.task)) || (other.last > step && !completes(record, task));
     });
   });
   return marked;
@@ -99,39 +103,36 @@ std::vector<bool> steps_to_show(const StepRecord& record, size_t last, int ranks
   return shown;
 }
 
+// Of the numbers below `size` that fit, the one closest to `to`; of two that are as near, the lower one.
+std::optional<size_t> closest(size_t size, size_t to, absl::FunctionRef<bool(size_t)> fits) {
+  for (size_t off = 0; off <= to || to + off < size; ++off) {
+    if (off <= to && fits(to - off)) return to - off;
+    if (to + off < size && fits(to + off)) return to + off;
+  }
+  return std::nullopt;
+}
+
 // The steps that switches led to; a switch that the run ended before has none. The record knows steps, not choices: of
 // the steps after the switch's task to which it can have led, the one whose number comes closest.
 std::vector<size_t> steps_of(const StepRecord& record, absl::Span<const Schedule::Switch> switches, size_t last) {
   // Task -> the steps after its own.
   absl::flat_hash_map<int, std::vector<size_t>> after;
-  const auto completes = [&record](size_t step) {
-    return record.tasks()[static_cast<size_t>(record.steps()[step].task)].info.kind == TaskKind::kCompletion;
-  };
   int before = Schedule::Switch::kStart;
   for (size_t i = 0; i < last; ++i) {
     after[before].push_back(i);
-    if (!completes(i)) before = record.steps()[i].id;
+    if (!completes(record, record.steps()[i].task)) before = record.steps()[i].id;
   }
   std::vector<size_t> steps;
   for (const Schedule::Switch& s : switches) {
     const auto at = after.find(s.at);
     if (s.kind == Schedule::Switch::Kind::kValue || at == after.end()) continue;
     const std::vector<size_t>& all = at->second;
-    const auto fits = [&](size_t nth) {
-      return s.kind == Schedule::Switch::Kind::kCompletion ? completes(all[nth]) : record.steps()[all[nth]].id == s.to;
-    };
-    // From its number on to both sides; of two that are as near, the earlier one.
     const size_t nth = std::min(static_cast<size_t>(std::max(s.nth, 0)), all.size() - 1);
-    for (size_t off = 0; off <= nth || nth + off < all.size(); ++off) {
-      if (off <= nth && fits(nth - off)) {
-        steps.push_back(all[nth - off]);
-        break;
-      }
-      if (nth + off < all.size() && fits(nth + off)) {
-        steps.push_back(all[nth + off]);
-        break;
-      }
-    }
+    const std::optional<size_t> found = closest(all.size(), nth, [&](size_t number) {
+      const auto& step = record.steps()[all[number]];
+      return s.kind == Schedule::Switch::Kind::kCompletion ? completes(record, step.task) : step.id == s.to;
+    });
+    if (found.has_value()) steps.push_back(all[*found]);
   }
   return steps;
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -94,8 +95,10 @@ ExploreReport explore(int* argc, char*** argv, const ExploreOptions& options,
     return refused(invalid_argument("explore: called by rank ", rank->rank(),
                                     " of a world, want it outside of rank programs", site_place(Site{.code = code})));
   }
+  std::optional<CallOfJob> call;
   try {
-    need_mpi_of_all(code, argc, argv);
+    call.emplace("explore", code);
+    need_mpi_of_all(code, options.world, argc, argv);
   } catch (const DistError& error) {
     return refused(error.status());
   }

@@ -6,7 +6,7 @@
 namespace rankloom {
 
 // Runs `program` once in each process of an MPI job, whose rank it is there: run_world() across processes and machines.
-// Every process of the job makes the call, with the same options.
+// Every process of the job makes the call, with the same options, and one call at a time.
 //
 //   int main() {                                              // mpirun -n 4 ./train
 //     const RunReport report = run_mpi_world({}, [](RankContext& rank) {
@@ -33,8 +33,10 @@ namespace rankloom {
 //   by MPI_Abort. When a process dies, the launcher ends the others: mpirun does.
 // Errors: InvalidArgument for options that do not fit, for an MPI that was initialised with a lower thread level or is
 //   finalized, for processes with another version of the library or another `compare_calls`, and in a rank program. If
-//   one process refuses, all do. CollectiveError with MPI's words.
-// Blocking: until all ranks have ended.
+//   one process refuses, all do; but one that makes two calls at a time refuses the second one alone. CollectiveError
+//   with MPI's words.
+// Blocking: until all ranks have ended. While other processes have not made the call, a process says so after
+//   `options.stall`, and again after twice that time and so on; after `options.stall_is_fatal`, if set, the job ends.
 RunReport run_mpi_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program, bool compare_calls = true,
                         CodeSite code = CodeSite::here());
 
@@ -74,7 +76,8 @@ struct ExploreReport;
 // Result: as explore()'s, the same in all processes but for exceptions and what RunReport::write_run() needs.
 // Options: processes stays 1. Process 0's budget counts, and its progress function is called, by a thread of its own;
 //   where there is none, and stderr is no terminal, it writes a line there every ten seconds.
-// MPI: as for run_mpi_world(), on a communicator of the call's own.
+// MPI: as for run_mpi_world(), on a communicator of the call's own. Processes that do not come: as there, by
+//   options.world.
 // Failure: when a process dies, the launcher ends the job: mpirun does. All that was found is lost then; to find the
 //   run in which a program crashes, use ExploreOptions::processes. A run that calls exit() ends the job, too.
 // Errors: as explore()'s, in the report of all processes; also for an MPI that does not fit, for processes of another

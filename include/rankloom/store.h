@@ -223,9 +223,9 @@ class Store {
   std::vector<std::string> list_keys(CodeSite code = CodeSite::here());
 
   // Calls `callback` for each later change of the value at `key`, in the order of the changes, as long as the store
-  // lives: on the thread of a rank that changes a key, after the change, with no lock held; it may use the store. Its
-  // exception is a failure of the rank that left it here, and one of the changing call if that call is of the same
-  // rank. Changes by other processes (FileStore) are seen when this one next uses the store.
+  // lives: after the change, without a lock, on the thread of the rank that makes it; while one calls back, others
+  // leave theirs to it and go on. It may use the store. Its exception is a failure of the rank that left it here, and
+  // of the changing call if that is of the same rank. Other processes' changes (FileStore) are seen at the next use.
   void watch_key(std::string_view key, WatchCallback callback, CodeSite code = CodeSite::here());
 
   // The store's own timeout, of all ranks that share it: 300 s at first, as c10d's, and for a world's store the

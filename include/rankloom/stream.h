@@ -89,7 +89,7 @@ class RankContext;
 // Lifetime: the calls on it, and those it waits for, are kept by the stream, its events and the works of calls on it.
 // When the last of these goes, what is unfinished is withdrawn as a dropped Work is, but for calls with
 // CallOptions::keep_alive; at once, and kernels that have not begun are left out, while an exception unwinds the rank.
-// Scheduling points: every method but status() and name(), and the start of everything that is queued.
+// Scheduling points: every method but name(), and the start of everything that is queued.
 class SimStream final : public Stream {
  public:
   explicit SimStream(RankContext& rank, std::string_view name = "stream");

@@ -22,8 +22,8 @@ class Scheduler;
 class WorkState;
 }  // namespace internal
 
-// A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished
-// withdraws it, and the rank is named in the report, unless the call holds the owners of its tensors
+// A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished (a
+// scheduling point) withdraws it, and the rank is named in the report, unless the call holds the owners of its tensors
 // (CallOptions::keep_alive).
 //   Work work = pg->all_reduce(gradients);
 //   compute();
@@ -129,7 +129,7 @@ class Promise {
 
   Work work() const;
   Future future() const;
-  // The first call of the two ends the work; later ones do nothing.
+  // The first call of the two ends the work; later ones do nothing. Scheduling points before that and behind it.
   void set_value(std::vector<TensorView> result = {});
   void set_error(const absl::Status& status);
 

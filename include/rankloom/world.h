@@ -69,7 +69,7 @@ struct RunReport {
   std::string engine;              // "fibers"
   uint64_t steps = 0;              // scheduling points passed
   std::vector<Fault> faults;       // those that happened; as a plan, they happen again
-  std::vector<std::string> notes;  // leftovers (works dropped, messages unmatched, errors untold) and warnings
+  std::vector<std::string> notes;  // leftovers (works dropped, messages unmatched, errors unasked for) and warnings
   std::string rerun;               // the command that repeats this run; empty in the free gear
   std::string run_file;            // what RANKLOOM_REPORT had written: its path, or why there is none
   // The calls and waits of ranks, for write_run(). Null for a run that went well, but for WorldOptions::keep_run.
@@ -162,7 +162,7 @@ class WorldLocal {
     return get(
         world, [] { return std::make_shared<T>(); }, code);
   }
-  // `make` returns a std::shared_ptr<T>. It must not wait, make groups, or get another WorldLocal.
+  // `make` returns a std::shared_ptr<T>. It must come to no scheduling point, make no groups, get no other WorldLocal.
   template <typename Make>
   std::shared_ptr<T> get(World& world, Make make, CodeSite code = CodeSite::here()) const {
     return std::static_pointer_cast<T>(internal::world_local(

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, kLockLevels> kNames = {
     "closing",       "live worlds",    "watchdog",        "report",
     "stall texts",   "made groups",    "shared",          "group core",
-    "inbox",         "mailbox",        "rendezvous",      "coalesced work",
+    "rendezvous",    "inbox",          "mailbox",         "coalesced work",
     "work",          "stream queue",   "device runtime",  "device failure",
     "device stream", "device code",    "device pools",    "tensor streams",
     "mpi",           "sync",           "store",           "file poller",

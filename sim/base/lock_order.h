@@ -20,9 +20,9 @@ enum class LockLevel : uint8_t {
   kMadeGroups,      // the groups that ranks of fake groups make for each other
   kShared,          // objects of a world that its first user makes
   kGroupCore,       // what members of a group share
+  kRendezvous,      // collectives of a group on their way, and whether the group has failed
   kInbox,           // messages to one member
   kMailbox,         // messages of a group that no inbox holds
-  kRendezvous,      // collectives of a group on their way
   kCoalescedWork,   // parts of a coalesced call
   kWork,            // how a work ends
   kStreamQueue,     // the queue of a simulated stream

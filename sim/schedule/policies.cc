@@ -51,8 +51,8 @@ class RandomPolicy final : public SchedulePolicy {
 // Priorities are drawn when a task is first seen. The length of a run, which the change points are drawn from, is not
 // known beforehand: kSteps is a guess that suits tests; a change point beyond the end of the run does nothing.
 // Strict priorities starve: a task that polls would run for ever, and so would two that wait for each other in turns.
-// So a task that yields falls to the bottom, and so does the one that runs whenever none has fallen for kPatience
-// choices.
+// So a task that yields falls to the bottom, and so does the one that runs whenever none has yielded or been put there
+// for kPatience choices.
 class PctPolicy final : public SchedulePolicy {
  public:
   PctPolicy(uint64_t seed, int depth) : prng_(seed) {

@@ -40,7 +40,7 @@ class WorldRef {
 };
 
 // Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for
-// waits.
+// waits for what ranks do: only for as long as a kernel takes.
 class WorldPin {
  public:
   explicit WorldPin(const WorldRef& world);

@@ -31,10 +31,12 @@ absl::Status check_options(const WorldOptions& options) {
   if (options.world_size < 1) return invalid_argument("world_size is ", options.world_size, ", want at least 1");
   if (options.engine != EngineKind::kThreads && options.engine != EngineKind::kFibers)
     return invalid_argument("engine is ", static_cast<int>(options.engine), ", want kThreads or kFibers");
-  const std::pair<const char*, absl::Duration> durations[] = {{"timeout", options.timeout},
-                                                              {"warn_after", options.warn_after},
-                                                              {"stall", options.stall},
-                                                              {"stuck_after", options.stuck_after}};
+  const std::pair<const char*, absl::Duration> durations[] = {
+      {"timeout", options.timeout},
+      {"warn_after", options.warn_after},
+      {"stall", options.stall},
+      {"stall_is_fatal", options.stall_is_fatal.value_or(absl::ZeroDuration())},
+      {"stuck_after", options.stuck_after}};
   for (const auto& [name, duration] : durations) {
     if (duration < absl::ZeroDuration())
       return invalid_argument(name, " is ", absl::FormatDuration(duration), ", want 0 or more");

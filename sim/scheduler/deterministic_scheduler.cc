@@ -224,7 +224,7 @@ DeterministicScheduler::DeterministicScheduler(WorldOptions&& options, const Run
       policy_(make_policy(options_.schedule, hooks)),
       uniform_(policy_->uniform()),
       runs_to_block_(policy_->runs_to_block()),
-      has_turns_(runs_to_block_ && !threads_),
+      acts_in_place_(runs_to_block_ && !threads_),
       recording_(!runs_to_block_),
       sees_all_(policy_->sees_all()),
       most_steps_(options_.max_steps > 0 ? options_.max_steps : ~uint64_t{0}),
@@ -524,7 +524,7 @@ void DeterministicScheduler::move_on_thread() {
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   // No call but in place of this one, so that most points of most runs save no register: under fifo on fibers a task
   // that acts goes on.
-  if (has_turns_ && step == Step::kAct && points_in_a_row_ + 1 < patience_ &&
+  if (acts_in_place_ && step == Step::kAct && points_in_a_row_ + 1 < patience_ &&
       !inbox_full_.load(std::memory_order_relaxed)) [[likely]] {
     Task* const self = Task::current();
     if (self == nullptr || self->state != Task::State::kRunning) return;  // a hook, as below

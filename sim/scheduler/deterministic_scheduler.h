@@ -224,7 +224,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   const std::unique_ptr<SchedulePolicy> policy_;
   Prng* const uniform_;  // the policy's; null: it is asked
   const bool runs_to_block_;
-  const bool has_turns_;  // fifo on fibers
+  const bool acts_in_place_;  // a point before an act switches nothing and takes no lock: fifo on fibers
   const bool recording_;
   const bool sees_all_;
   const uint64_t most_steps_;  // after which the run is endless

@@ -249,6 +249,25 @@ def test_what_a_run_leaves_over_is_a_leak(what: str, text: str) -> None:
     assert report.ok and report.notes == [left.removeprefix("left over: ")]
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_an_error_is_a_leak_unless_a_rank_asks_for_it(asks: bool) -> None:
+    def differ(rank: int) -> None:
+        work = dist.all_reduce(torch.ones(rank + 1), async_op=True)
+        while not work.is_completed():
+            pass
+        if asks:
+            assert not work.is_success()
+
+    report = rankloom.torch.run(differ, 2, seed=3)
+    assert report.ok, report.text
+    if asks:
+        assert report.notes == []
+    else:
+        [note] = report.notes
+        assert note.startswith("an error that no rank asked for: Mismatch: group 0, seq 1: "), note
+    assert rankloom.torch.explore(differ, 2, runs=20).ok is asks
+
+
 def test_a_work_that_nobody_waits_for_is_verified() -> None:
     def drops(rank: int) -> None:
         x = torch.full((2,), float(rank))

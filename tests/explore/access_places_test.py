@@ -46,13 +46,15 @@ def main():
     known = set()
     for name in re.findall(r'"[a-z ]+: ([^"]*)"', table):
         known |= {part.split("::")[-1] for part in name.split(" < ")}
-    wrong, places = [], 0
+    wrong, places, sources = [], 0, ""
     for folder in FOLDERS:
         for path in sorted([*(root / folder).glob("**/*.cc"), *(root / folder).glob("**/*.h")]):
             name = path.relative_to(root).as_posix()
             if name.startswith(NOT_PLACES):
                 continue
-            lines = path.read_text().splitlines()
+            text = path.read_text()
+            sources += text
+            lines = text.splitlines()
             for at, line in enumerate(lines):
                 code = re.sub(r"//.*", "", line)
                 # Declarations, and what sim/sync/sync.cc tells by.
@@ -66,6 +68,9 @@ def main():
                 places += 1
                 if function not in known:
                     wrong.append(f"{name}:{at + 1}: {function} tells of an access, and is not in {TABLE}")
+    for function in sorted(known):
+        if re.fullmatch(r"~?\w+", function) and f"{function}(" not in sources:
+            wrong.append(f"{TABLE}: there is no {function}() any more")
     print(f"{places} places")
     if places < 60:
         wrong.append("fewer places than there were: does this script still know what telling looks like?")

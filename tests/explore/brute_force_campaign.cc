@@ -1,7 +1,7 @@
 // Compares the searches of many small programs (searches.h), in several processes, and prints what is wrong with any.
 //   brute_force_campaign [--first SEED] [--programs N] [--minutes M] [--processes P] [--unreduced RUNS]
-//                        [--reduced RUNS] [--seeds N] [--shuffles N] [--parts N] [--show SEED] [--no-shrink]
-//                        [--leave-out N] [--without WHAT] [--counts] [--until-found TIMES]
+//                        [--reduced RUNS] [--seeds N] [--free RUNS] [--shuffles N] [--parts N] [--show SEED]
+//                        [--no-shrink] [--leave-out N] [--without WHAT] [--counts] [--until-found TIMES]
 // --leave-out: the reduced searches are not told of one access in N, drawn by object: flaws must turn up. --without: of
 // no access of this StepRecord::What, a number. --until-found: only says how many programs it takes until one shows
 // what is left out, so many times, each time for other programs and other accesses.
@@ -148,6 +148,8 @@ int main(int argc, char** argv) {
       options.limits.reduced = static_cast<int>(number);
     } else if (flag == "--seeds") {
       options.limits.seeds = static_cast<int>(number);
+    } else if (flag == "--free") {
+      options.limits.free = static_cast<int>(number);
     } else if (flag == "--parts") {
       options.limits.parts = static_cast<int>(number);
     } else if (flag == "--shuffles") {

@@ -1,6 +1,7 @@
 // Faults by plan: what the rank and its peers see, and that a search makes them small.
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "rankloom/error.h"
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
+#include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -139,6 +141,25 @@ TEST_P(FaultTest, CorruptOutputsAreThoseOfOneRank) {
   EXPECT_EQ(sums[0], 3);
   EXPECT_EQ(sums[1], 3);
   EXPECT_NE(sums[2], 3);
+}
+
+// A stream still knows the work, whose handle has gone.
+TEST_P(FaultTest, ACallWithAFaultBehindItFreesItsOutputWithItsHandle) {
+  const FaultPlan faults = {{.kind = Kind::kCorrupt, .rank = 1, .seq = 1, .when = When::kAfter}};
+  const RunReport report = run(2, faults, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    SimStream stream(rank);
+    Work first = pg->all_reduce(x);
+    first.block_current_stream(stream);
+    std::atomic<bool> passed{false};
+    stream.launch([&passed] { passed = true; });
+    while (!passed) rank.sleep_for(absl::Milliseconds(1));
+    first = Work();
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 4);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
 }
 
 TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {

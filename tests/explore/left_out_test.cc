@@ -391,6 +391,11 @@ std::vector<Shown> shown() {
       // Written by hand.
       {"write: WorldState::shared_object", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
       {"read: WorldState::shared_object", by_ranks({{{.kind = Kind::kShared}}, {{.kind = Kind::kShared}}})},
+      {"read: WorldState::has_shared_object",
+       by_ranks({{{.kind = Kind::kPromiseSetError}, {.kind = Kind::kRecvAny, .c = 1}},
+                 {{.kind = Kind::kSend, .c = 1},
+                  {.kind = Kind::kPromiseWork, .a = 1},
+                  {.kind = Kind::kEarlyWrite, .b = 1}}})},
       {"write: StoreState::set_timeout", timeout},
       {"read: StoreState::timeout", timeout},
       {"write: KeyTable::tell_set < KeyTable::append",
@@ -403,14 +408,16 @@ std::vector<Shown> shown() {
        by_ranks({{{.kind = Kind::kSet}, {.kind = Kind::kDeleteKey}}, {{.kind = Kind::kWatchKey}}})},
       {"read: KeyTable::tell_set < KeyTable::append",
        by_ranks({{{.kind = Kind::kSet}, {.kind = Kind::kAppend}}, {{.kind = Kind::kWatchKey}}})},
-      // The promise is kept when both ranks have left their callbacks.
+      // Rank 0 makes the promise, and keeps it when both ranks have left their callbacks.
       {"write: WorkState::then", by_ranks({{{.kind = Kind::kPromiseWork},
+                                            {.kind = Kind::kSet, .a = 2},
                                             {.kind = Kind::kThen, .body = {{.kind = Kind::kAppend}}},
                                             {.kind = Kind::kGet, .a = 1},
                                             {.kind = Kind::kPromiseSetValue},
                                             {.kind = Kind::kSleep, .c = 1},
                                             {.kind = Kind::kGet}},
-                                           {{.kind = Kind::kPromiseWork},
+                                           {{.kind = Kind::kGet, .a = 2},
+                                            {.kind = Kind::kPromiseWork},
                                             {.kind = Kind::kThen, .body = {{.kind = Kind::kAppend, .b = 1}}},
                                             {.kind = Kind::kSet, .a = 1},
                                             {.kind = Kind::kWait}}})},
@@ -474,6 +481,9 @@ std::vector<Shown> shown() {
       {"write: Mailbox::take_out", withdrawn(/*message=*/true)},
       {"read: Rendezvous::look_at_unwound", look_at_unwound(/*message=*/false)},
       {"read: Mailbox::look_at_unwound", look_at_unwound(/*message=*/true)},
+      {"write: KeyTable::tell_events < KeyTable::file_event",
+       by_ranks({{{.kind = Kind::kWatchKey}, {.kind = Kind::kWatchKey, .a = 1}, {.kind = Kind::kSet}},
+                 {{.kind = Kind::kSet, .a = 1}}})},
       {"write: KeyTable::deliver_filed", written(2,
                                                  [](RankContext& rank) -> std::string {
                                                    if (rank.rank() == 1) {
@@ -570,11 +580,11 @@ const std::vector<Reason> kNotShown = {
     {"write: Rendezvous::fail", "set_failed() tells of the same in the same step"},
     {"read: MutexState::release", "only the text of the error depends on who holds the mutex"},
     {"pass: LatchState::count_down", kOrders},
-    {"write: Mailbox::fail", "Rendezvous::fail() tells of the same in the same step: a group fails as a whole"},
+    {"write: Mailbox::set_failed",
+     "Rendezvous::set_failed() tells of the same in the same step: a group fails as a whole"},
     {"read: KeyTable::tell_wait < KeyTable::goes_on", "pass() tells more of the same wait in the same step"},
     {"read: WorkState::when_done", "called in the step that makes the work; only a later step completes it"},
     {"read: GroupFront::agree_on", "the handle goes after a wait(), which tells that the work is done"},
-    {"read: Rendezvous::when_failed", "the message for which the mailbox is made tells of the group in the same step"},
     {"read: WorkState::await_from", "status() tells of the same in the same step"},
     {"read: WorkState::status", "who asks has told that the work is done; how it ended never changes"},
     {"read: WorkState::complete",
@@ -585,6 +595,9 @@ const std::vector<Reason> kNotShown = {
     {"read: KeyTable::tell_presence < KeyTable::erase", kEachPart},
     {"read: KeyTable::tell_presence < KeyTable::push", kEachPart},
     {"read: KeyTable::tell_presence < KeyTable::pop", kEachPart},
+    {"write: KeyTable::tell_events < KeyTable::deliver_filed",
+     "two callbacks of one rank meet in its memory, so that only the watches of two ranks show it, beside two that "
+     "set"},
     {"read: Mailbox::unfinished", "Rendezvous::unfinished() tells of the same in the same step"},
 };
 

@@ -73,6 +73,7 @@ const std::vector<Wrong>& wrong_numbers() {
       {"warn_after is -1s, want 0 or more", world({.world_size = 1, .warn_after = absl::Seconds(-1)})},
       {"recorded_calls is -1, want 0 or more", world({.world_size = 1, .recorded_calls = -1})},
       {"stall is -1ns, want 0 or more", world({.world_size = 1, .stall = absl::Nanoseconds(-1)})},
+      {"stall_is_fatal is -1s, want 0 or more", world({.world_size = 1, .stall_is_fatal = absl::Seconds(-1)})},
       {"stuck_after is -inf, want 0 or more", world({.world_size = 1, .stuck_after = -absl::InfiniteDuration()})},
       {"fault delay@by=-1s: by is -1s, want 0 or more",
        [] {

@@ -218,6 +218,12 @@ Found search_seeds(RunOnce run, int seeds, bool plain) {
   return found;
 }
 
+Found search_free(RunOnce run, int runs) {
+  Found found;
+  for (; found.schedules < runs; ++found.schedules) add(run(Schedule::free(), {}), "free", &found);
+  return found;
+}
+
 std::ostream& operator<<(std::ostream& out, Flaw flaw) { return out << flaw_name(flaw); }
 
 std::string flaw_name(Flaw flaw) {
@@ -254,6 +260,10 @@ Searches search_all(RunOnce run, const SearchLimits& limits) {
     searches.unreduced = search_tree(run, {.reduce = false}, limits.unreduced);
     searches.seeds = search_seeds(run, limits.seeds, limits.plain);
   });
+  Found free = search_free(run, limits.free);
+  searches.seeds.outcomes.merge(free.outcomes);
+  searches.seeds.aborts.merge(free.aborts);
+  searches.seeds.schedules += free.schedules;
   search_reduced(run, limits, &searches);
   return searches;
 }

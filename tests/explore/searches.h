@@ -47,6 +47,7 @@ struct SearchLimits {
   int seeds = 10;       // of each strategy that draws from seeds
   // Accesses that the reduced searches are not told of: a flaw on purpose. Null: none.
   std::function<bool(const StepRecord::Op&)> leave_out = nullptr;
+  int free = 0;        // runs of threads without a schedule
   bool plain = false;  // fifo and round robin, too: calls complete at once there, which no explored run does
 };
 
@@ -67,6 +68,8 @@ Found search_parts(RunOnce run, uint64_t seed, int most,
                    const std::function<bool(const StepRecord::Op&)>& leave_out = nullptr);
 // Under so many seeds of each strategy that draws from them; with `plain`, also under fifo and round robin.
 Found search_seeds(RunOnce run, int seeds, bool plain = false);
+// So many runs in the free gear.
+Found search_free(RunOnce run, int runs);
 
 // The flaw of a search.
 enum class Flaw : uint8_t {
@@ -97,7 +100,7 @@ struct Searches {
   Found unreduced;
   Found reduced;
   std::vector<Found> shuffled;  // and those in parts
-  Found seeds;
+  Found seeds;                  // and those of threads without a schedule
 };
 // Runs the program under all schedules, under the reduced ones and under seeds of every strategy.
 Searches search_all(RunOnce run, const SearchLimits& limits);

@@ -260,6 +260,8 @@ std::vector<SmallProgram> smaller_programs(const SmallProgram& program) {
   add([](SmallProgram& p) { return std::exchange(p.eager_bytes, 0) != 0; });
   add([](SmallProgram& p) { return std::exchange(p.shared_late, false); });
   add([](SmallProgram& p) { return std::exchange(p.reads_early, false); });
+  add([](SmallProgram& p) { return std::exchange(p.points_at_memory, false); });
+  add([](SmallProgram& p) { return std::exchange(p.owners_tell, false); });
   return smaller;
 }
 
@@ -274,6 +276,8 @@ std::string to_text(const SmallProgram& program) {
   if (program.eager_bytes != 0) absl::StrAppend(&text, ", eager_bytes ", program.eager_bytes);
   if (program.shared_late) absl::StrAppend(&text, ", shared by who comes first");
   if (program.reads_early) absl::StrAppend(&text, ", reads what a stream writes after wait()");
+  if (program.points_at_memory) absl::StrAppend(&text, ", points at memory");
+  if (program.owners_tell) absl::StrAppend(&text, ", owners that go say v = 10 * v + 9");
   for (const Fault& fault : program.faults) absl::StrAppend(&text, "\n  fault ", fault.text());
   for (size_t rank = 0; rank < program.ranks.size(); ++rank) {
     absl::StrAppend(&text, "\n  rank ", rank, ":");
@@ -284,6 +288,46 @@ std::string to_text(const SmallProgram& program) {
     }
   }
   return text + "\n";
+}
+
+bool shares_memory(const SmallProgram& program) {
+  bool shares = false;
+  for (const auto& ops : program.ranks) {
+    for_each_op(ops, [&](const SmallOp& op) { shares |= !op.body.empty() || (op.keep_alive && program.owners_tell); });
+  }
+  return shares;
+}
+
+bool runs_free(const SmallProgram& program) {
+  if (!program.faults.empty() || program.reads_early) return false;
+  if (shares_memory(program) && !program.points_at_memory) return false;
+  bool runs = true;
+  for (const auto& ops : program.ranks) {
+    for_each_op(ops, [&](const SmallOp& op) {
+      switch (op.kind) {
+        case Kind::kWaitKeyFor:
+        case Kind::kStoreTimeout:
+        case Kind::kStoreBarrier:
+        case Kind::kMonitoredBarrier:
+        case Kind::kWaitFor:
+        case Kind::kEarlyRead:
+        case Kind::kEarlyWrite:
+        case Kind::kSetTimeout:
+        case Kind::kSetWarnAfter:
+        case Kind::kCondWaitFor:
+        case Kind::kSleep:
+        case Kind::kNow:
+          runs = false;
+          break;
+        case Kind::kStreamWaitFor:
+          runs &= op.c == 0;
+          break;
+        default:
+          runs &= !op.timed;
+      }
+    });
+  }
+  return runs;
 }
 
 int size_of(const SmallProgram& program) {
@@ -305,8 +349,10 @@ std::set<std::string> operations_of(const SmallProgram& program) {
 }
 
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits) {
+  SearchLimits own = limits;
+  if (!runs_free(program)) own.free = 0;
   return compare_searches(
-      [&](const Schedule& schedule, const RunHooks& hooks) { return run_program(program, schedule, hooks); }, limits);
+      [&](const Schedule& schedule, const RunHooks& hooks) { return run_program(program, schedule, hooks); }, own);
 }
 
 LeaveOut leave_out_one_in(uint64_t n) {

@@ -165,6 +165,8 @@ struct SmallProgram {
   size_t eager_bytes = 0;
   bool shared_late = false;  // what ranks share is made by the rank that first comes to it
   bool reads_early = false;  // outputs of calls on streams are read after wait(), which does not wait for the stream
+  bool points_at_memory = false;  // each use of memory that tasks of a rank share is a scheduling point
+  bool owners_tell = false;       // the end of a call's owner (keep_alive) changes the rank's variable
   std::vector<Fault> faults = {};
   std::vector<std::vector<SmallOp>> ranks;
 };
@@ -192,6 +194,13 @@ inline bool is_of_group(SmallOpKind kind) {
 // The same program for the same seed, on every machine. Most are so small that all of their schedules can be run.
 SmallProgram draw_program(uint64_t seed);
 
+// Whether tasks of one rank, or what they leave behind, use the rank's memory.
+bool shares_memory(const SmallProgram& program);
+
+// Whether threads without a schedule can do nothing in it that searches need not know of: no operation lasts for a time
+// or looks at memory that a call writes, and those of a rank use its memory at scheduling points.
+bool runs_free(const SmallProgram& program);
+
 // As C++, nearly.
 std::string to_text(const SmallProgram& program);
 // Operations, those in bodies included, and faults.
@@ -202,6 +211,9 @@ std::set<std::string> operations_of(const SmallProgram& program);
 // Blocking: the calling thread, which is one of fibers (with_fiber_thread) if many are to be run.
 // Sees each world that run_program() has run, with its report, which then has all calls; null: nobody does.
 extern std::function<void(World&, const RunReport&)> after_run;
+// Told of each operation of an explored run that has changed, without a scheduling point of its own, what other tasks
+// can see; null: nobody is.
+extern std::function<void(SmallOpKind)> acted_without_a_point;
 Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks);
 Comparison compare_searches(const SmallProgram& program, const SearchLimits& limits);
 

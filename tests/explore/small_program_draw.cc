@@ -21,6 +21,8 @@ constexpr int kSlots = kSmallProgramSlots;
 
 absl::Duration ms(int n) { return absl::Milliseconds(n); }
 
+// Each draw is a statement of its own, or stands in braces: in which order a call's arguments are evaluated is the
+// compiler's choice, and a seed has to name one program.
 class Drawer {
  public:
   explicit Drawer(uint64_t seed) : prng_(seed ^ 0x5ca1ab1e) { program_.seed = seed; }
@@ -40,6 +42,9 @@ class Drawer {
     watch();
     talk_to_oneself();
     touch_early();
+    Prng prng(program_.seed ^ 0x0f7e4);
+    program_.owners_tell = prng.below(2) == 0;
+    program_.points_at_memory = shares_memory(program_) && prng.below(3) == 0;
     return std::move(program_);
   }
 
@@ -122,6 +127,8 @@ class Drawer {
     ++drawn_;
   }
   void put(int rank, Kind kind) { put(rank, op(kind)); }
+  void put_somewhere(Kind kind) { put(some_rank(), kind); }
+  void put_elsewhere(int rank, Kind kind) { put(other_rank(rank), kind); }
 
   // The slot of a work that the rank has; -1: none.
   int slot_of(int rank) {
@@ -149,24 +156,24 @@ class Drawer {
       case Theme::kCoalesced:
         return coalesced();
       case Theme::kPromise:
-        put(some_rank(), chance(2) ? Kind::kPromiseWork : chance(4) ? Kind::kPromiseSetError : Kind::kPromiseSetValue);
+        put_somewhere(chance(2) ? Kind::kPromiseWork : chance(4) ? Kind::kPromiseSetError : Kind::kPromiseSetValue);
         if (chance(2)) look();
         return;
       case Theme::kGroups:
         return group();
       case Theme::kHelper:
-        put(some_rank(), chance(2) ? Kind::kSpawnHelper : Kind::kReadVariable);
-        if (chance(2)) put(some_rank(), Kind::kReadVariable);
+        put_somewhere(chance(2) ? Kind::kSpawnHelper : Kind::kReadVariable);
+        if (chance(2)) put_somewhere(Kind::kReadVariable);
         return;
       case Theme::kStream:
         if (chance(4)) return look(Kind::kStreamWaitFor, Kind::kBlockCurrentStream);
-        return put(some_rank(), chance(2) ? Kind::kLaunch : between(Kind::kLaunch, Kind::kWaitEvent));
+        return put_somewhere(chance(2) ? Kind::kLaunch : between(Kind::kLaunch, Kind::kWaitEvent));
       case Theme::kSync:
         return sync();
       case Theme::kTime:
-        return put(some_rank(), chance(12)  ? between(Kind::kThrow, Kind::kAbortWorld)
-                                : chance(3) ? between(Kind::kRandom, Kind::kOnAbort)
-                                            : between(Kind::kSleep, Kind::kYield));
+        return put_somewhere(chance(12)  ? between(Kind::kThrow, Kind::kAbortWorld)
+                             : chance(3) ? between(Kind::kRandom, Kind::kOnAbort)
+                                         : between(Kind::kSleep, Kind::kYield));
       case Theme::kCount:
         break;
     }
@@ -335,14 +342,14 @@ class Drawer {
         return;
       case Kind::kCondWait:
       case Kind::kCondWaitUntil:
-        if (!chance(10)) put(other_rank(rank), chance(2) ? Kind::kNotifyAll : Kind::kNotifyOne);
+        if (!chance(10)) put_elsewhere(rank, chance(2) ? Kind::kNotifyAll : Kind::kNotifyOne);
         return;
       case Kind::kWaitLatch:
-        put(other_rank(rank), Kind::kCountDown);
-        put(other_rank(rank), Kind::kCountDown);
+        put_elsewhere(rank, Kind::kCountDown);
+        put_elsewhere(rank, Kind::kCountDown);
         return;
       case Kind::kArriveAndWait:
-        if (!chance(10)) put(other_rank(rank), chance(2) ? Kind::kArriveAndWait : Kind::kCountDown);
+        if (!chance(10)) put_elsewhere(rank, chance(2) ? Kind::kArriveAndWait : Kind::kCountDown);
         return;
       default:
         return;
@@ -357,8 +364,8 @@ class Drawer {
     for (size_t n = 2 + below(2); n > 0; --n) {
       const Kind kind = static_cast<Kind>(static_cast<size_t>(Kind::kWatchedGet) + below(3));
       std::vector<SmallOp>& ops = program_.ranks[below(program_.ranks.size())];
-      ops.insert(ops.begin() + static_cast<ptrdiff_t>(below(ops.size() + 1)),
-                 {.kind = kind, .b = static_cast<int>(below(2))});
+      const SmallOp op{.kind = kind, .b = static_cast<int>(below(2))};
+      ops.insert(ops.begin() + static_cast<ptrdiff_t>(below(ops.size() + 1)), op);
     }
   }
 
@@ -373,8 +380,8 @@ class Drawer {
     const bool any = below(3) == 0;
     for (const Kind kind : {Kind::kSend, any ? Kind::kRecvAny : Kind::kRecv}) {
       if (below(10) == 0) continue;
-      ops.insert(ops.begin() + below(ops.size() + 1),
-                 {.kind = kind, .a = below(static_cast<size_t>(kSlots)), .b = rank, .c = tag});
+      const SmallOp op{.kind = kind, .a = below(static_cast<size_t>(kSlots)), .b = rank, .c = tag};
+      ops.insert(ops.begin() + below(ops.size() + 1), op);
     }
   }
 

@@ -1,24 +1,31 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/work/completion.h"
 #include "rankloom/device_mesh.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
+#include "rankloom/random.h"
 #include "rankloom/store.h"
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
@@ -64,6 +71,39 @@ struct Seen {
   }
   std::vector<std::vector<std::string>> by_op;
   std::vector<std::map<std::string, std::string>> watched;  // [rank that changed the key][watch]
+  std::mutex watched_mu;
+};
+
+// Looks whether an operation has a scheduling point before it, or after it, if it acts.
+class OwnPoint {
+ public:
+  explicit OwnPoint(Kind kind) : kind_(kind), task_(acted_without_a_point ? Task::current() : nullptr) {
+    if (task_ == nullptr || task_->record == nullptr) return;  // a callback after the run, perhaps
+    points_ = task_->steps.load();
+    told_ = task_->record->ops().size();
+  }
+  ~OwnPoint() {
+    if (task_ == nullptr || task_->record == nullptr || task_->steps.load() != points_) return;
+    const std::vector<StepRecord::Op>& ops = task_->record->ops();
+    const std::vector<StepRecord::Step>& steps = task_->record->steps();
+    // A step begins with the memory of its own rank, if it has told of anything.
+    const size_t first = steps.size() > 1 ? static_cast<size_t>(steps[steps.size() - 2].ops_end) : 0;
+    if (first >= ops.size()) return;
+    const uint64_t memory = ops[first].object;
+    if (std::any_of(ops.begin() + static_cast<ptrdiff_t>(told_), ops.end(), [&](const StepRecord::Op& op) {
+          return (op.what == StepRecord::What::kCommute || op.what == StepRecord::What::kWrite) && op.object != memory;
+        })) {
+      acted_without_a_point(kind_);
+    }
+  }
+  OwnPoint(const OwnPoint&) = delete;
+  OwnPoint& operator=(const OwnPoint&) = delete;
+
+ private:
+  const Kind kind_;
+  const Task* const task_;
+  uint64_t points_ = 0;
+  size_t told_ = 0;
 };
 
 using Floats = std::vector<float>;
@@ -73,6 +113,19 @@ struct Tensors {
   std::vector<Floats> out;
   bool on_stream = false;  // wait() does not wait for `out`
 };
+
+// Lets threads come in another order than that in which they were started: the calling one goes on at once, gives way,
+// or is busy for some microseconds.
+void dawdle() {
+  static std::atomic<uint64_t> draws = 0;
+  uint64_t state = draws++;
+  const uint64_t draw = Prng::splitmix64(state) % 8;
+  if (draw < 3) return;
+  if (draw == 3) return std::this_thread::yield();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(Prng::splitmix64(state) % 40);
+  while (std::chrono::steady_clock::now() < until) {
+  }
+}
 
 std::vector<TensorView> views(std::vector<Floats>& floats) { return {floats.begin(), floats.end()}; }
 
@@ -86,7 +139,8 @@ std::string floats_text(const std::vector<Floats>& floats) {
 // that none outlives the world.
 class RankRun {
  public:
-  RankRun(const SmallProgram& program, Shared* shared, Seen* seen) : program_(program), shared_(shared), seen_(*seen) {}
+  RankRun(const SmallProgram& program, bool free, Shared* shared, Seen* seen)
+      : program_(program), free_(free), shared_(shared), seen_(*seen) {}
 
   void run(RankContext& rank) {
     rank_ = &rank;
@@ -94,6 +148,7 @@ class RankRun {
       return std::any_of(ops.begin(), ops.end(), [](const SmallOp& op) { return is_of_group(op.kind); });
     });
     const User user(this);
+    if (free_) dawdle();
     if (grouped) groups_[0] = init_process_group(rank, group_options());
     run_all(program_.ranks[static_cast<size_t>(rank.rank())], 0);
   }
@@ -115,13 +170,26 @@ class RankRun {
 
   void clear() {
     future_.reset();
-    for (auto& work : works_) work.reset();
+    for (size_t slot = 0; slot < kSlots; ++slot) drop(slot);
     for (auto& stream : streams_) stream.reset();
     for (auto& group : groups_) group.reset();
     event_ = {};
-    promise_.reset();
+    {
+      const std::lock_guard lock(mine_);
+      promise_.reset();
+    }
     if (shared_late_ != nullptr) shared_ = nullptr;
     shared_late_.reset();
+  }
+  // Before each use of memory that other tasks of the rank use, too.
+  void point() const {
+    if (program_.points_at_memory) point_of_caller(Site{.what = "memory"});
+  }
+  void drop(size_t slot) {
+    point();
+    std::optional<Work> work;  // goes without the lock: that is a scheduling point
+    const std::lock_guard lock(mine_);
+    work.swap(works_[slot]);
   }
 
   GroupOptions group_options() const { return {.eager_bytes = program_.eager_bytes}; }
@@ -140,6 +208,8 @@ class RankRun {
   }
 
   void run_op(const SmallOp& op, int number) {
+    const OwnPoint own(op.kind);
+    if (free_) dawdle();
     try {
       const std::string saw = do_op(op, number);
       // A sight of a world that was aborted says nothing: the world ends at a different place in each rank.
@@ -152,7 +222,9 @@ class RankRun {
 
   // Keeps a value that the rank saw, unless that comes of the run's end.
   void note(int number, std::string_view saw) {
-    if (!rank_->world().scheduler().aborted()) seen_.of(rank_->rank(), number) += saw.empty() ? "." : saw;
+    if (rank_->world().scheduler().aborted()) return;
+    const std::lock_guard lock(mine_);
+    seen_.of(rank_->rank(), number) += saw.empty() ? "." : saw;
   }
 
   // A body that runs `ops` as a task of this rank.
@@ -175,8 +247,9 @@ class RankRun {
     static const WorldLocal<Promise> shared("promise");
     const auto promise = shared.get(
         rank_->world(), [this] { return std::make_shared<Promise>(&rank_->world().scheduler(), rank_->rank()); });
-    promise_ = promise;
-    return *promise;
+    const std::lock_guard lock(mine_);
+    promise_ = promise;  // held until the rank's last task has ended
+    return *promise_;
   }
   SimStream& stream(int i) {
     auto& stream = streams_[static_cast<size_t>(i)];
@@ -198,11 +271,17 @@ class RankRun {
       case Kind::kSpawnHelper:
         rank_->world().spawn_helper(body_of(op, number));
         return "";
-      case Kind::kSetVariable:
+      case Kind::kSetVariable: {
+        point();
+        const std::lock_guard lock(mine_);
         variable_ = 10 * variable_ + op.b + 1;
         return "";
-      case Kind::kReadVariable:
+      }
+      case Kind::kReadVariable: {
+        point();
+        const std::lock_guard lock(mine_);
         return absl::StrCat(variable_);
+      }
       case Kind::kSleep:
         rank_->sleep_for(ms(op.c));
         return "";
@@ -228,7 +307,10 @@ class RankRun {
         state_of(*rank_).world().warn("planned");
         return "";
       case Kind::kOnAbort:
-        rank_->world().on_abort([this](const absl::Status&) { variable_ = 1; });
+        rank_->world().on_abort([this](const absl::Status&) {
+          const std::lock_guard lock(mine_);
+          variable_ = 1;
+        });
         return "";
       case Kind::kRankFailed:
         rank_->world().rank_failed(rank_->rank(), std::make_exception_ptr(std::runtime_error("planned failure")));
@@ -293,8 +375,11 @@ class RankRun {
         store.watch_key(
             key, [seen = &seen_, watch = absl::StrCat("watch ", rank_->rank(), ".", number, " "), again = op.b == 1,
                   &world_store](std::optional<std::string_view> before, std::optional<std::string_view> after) {
-              std::string& text = seen->watched[static_cast<size_t>(RankContext::current()->rank())][watch];
-              absl::StrAppend(&text, "<", std::string(before.value_or("-")), ">", std::string(after.value_or("-")));
+              {
+                const std::lock_guard lock(seen->watched_mu);
+                std::string& text = seen->watched[static_cast<size_t>(RankContext::current()->rank())][watch];
+                absl::StrAppend(&text, "<", std::string(before.value_or("-")), ">", std::string(after.value_or("-")));
+              }
               if (again) world_store.append("watched", "w");
             });
         return "";
@@ -322,6 +407,16 @@ class RankRun {
     return tensors;
   }
 
+  // The owner that a call holds; its end changes the rank's variable, where the program says so.
+  std::shared_ptr<const void> owner(const std::shared_ptr<Tensors>& tensors) {
+    if (!program_.owners_tell) return tensors;
+    return {tensors.get(), [this, tensors](const void*) {
+              if (rank_->world().scheduler().aborted()) return;
+              const std::lock_guard lock(mine_);
+              variable_ = 10 * variable_ + 9;
+            }};
+  }
+
   std::string do_call(const SmallOp& op, ProcessGroup& pg) {
     const size_t n = static_cast<size_t>(pg.size());
     const int root = op.b % pg.size();
@@ -332,7 +427,7 @@ class RankRun {
     const auto with = [&](size_t ins, size_t in_size, size_t outs, size_t out_size) -> const CallOptions& {
       t = tensors(ins, in_size, outs, out_size, op.a);
       kept_.push_back(t);
-      if (op.keep_alive) options.keep_alive = t;
+      if (op.keep_alive) options.keep_alive = owner(t);
       if (op.streamed) options.stream = &stream(0);
       if (op.timed) options.timeout = ms(1);
       return options;
@@ -444,6 +539,9 @@ class RankRun {
   }
 
   void keep(size_t slot, Work work, std::shared_ptr<Tensors> tensors) {
+    drop(slot);
+    point();
+    const std::lock_guard lock(mine_);
     works_[slot] = std::move(work);
     tensors_[slot] = std::move(tensors);
   }
@@ -519,6 +617,12 @@ class RankRun {
     return tensors_[slot]->on_stream ? early_values(slot) : floats_text(tensors_[slot]->out);
   }
 
+  std::optional<Work> work_at(size_t slot) {
+    point();
+    const std::lock_guard lock(mine_);
+    return works_[slot];
+  }
+
   std::string do_work(const SmallOp& op, int number) {
     const size_t slot = static_cast<size_t>(op.a);
     switch (op.kind) {
@@ -535,8 +639,8 @@ class RankRun {
       case Kind::kWaitAll:
       case Kind::kWaitAny: {
         std::vector<Work> works;
-        for (const auto& work : works_) {
-          if (work) works.push_back(*work);
+        for (size_t i = 0; i < kSlots; ++i) {
+          if (const std::optional<Work> work = work_at(i)) works.push_back(*work);
         }
         if (works.empty()) return "none";
         if (op.kind == Kind::kWaitAny) return absl::StrCat(wait_any(works));
@@ -559,8 +663,9 @@ class RankRun {
       default:
         break;
     }
-    if (!works_[slot]) return "none";
-    Work work = *works_[slot];
+    std::optional<Work> held = work_at(slot);
+    if (!held) return "none";
+    Work work = *std::exchange(held, std::nullopt);
     switch (op.kind) {
       case Kind::kWait:
         work.wait();
@@ -582,7 +687,7 @@ class RankRun {
         work.synchronize();
         return values(slot);
       case Kind::kDrop:
-        works_[slot].reset();
+        drop(slot);
         return "";
       case Kind::kThen:
         work.then(callback_of(op, number));
@@ -692,13 +797,17 @@ class RankRun {
                std::string(status.ok() ? "ok" : error_kind_name(error_kind(status)));
       }
       case Kind::kStreamWaitFor:
-        if (!works_[static_cast<size_t>(op.a)]) return "none";
-        stream(op.b).wait_for(*works_[static_cast<size_t>(op.a)], op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
-        return "";
+        if (std::optional<Work> work = work_at(static_cast<size_t>(op.a)); work.has_value()) {
+          stream(op.b).wait_for(*work, op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
+          return "";
+        }
+        return "none";
       case Kind::kBlockCurrentStream:
-        if (!works_[static_cast<size_t>(op.a)]) return "none";
-        works_[static_cast<size_t>(op.a)]->block_current_stream(stream(op.b));
-        return "";
+        if (std::optional<Work> work = work_at(static_cast<size_t>(op.a)); work.has_value()) {
+          work->block_current_stream(stream(op.b));
+          return "";
+        }
+        return "none";
       case Kind::kRecordEvent:
         event_ = stream(op.a).record();
         return "";
@@ -714,10 +823,14 @@ class RankRun {
   }
 
   const SmallProgram& program_;
+  const bool free_;
   Shared* shared_;
   Seen& seen_;
   RankContext* rank_ = nullptr;
-  int users_ = 0;
+  std::atomic<int> users_ = 0;
+  // The rank's own memory, which its callbacks and helpers use, too. No call of the library is made under the lock:
+  // only in the free gear is there somebody to wait for.
+  std::mutex mine_;
   int variable_ = 0;
   std::shared_ptr<Shared> shared_late_;
   std::shared_ptr<Promise> promise_;
@@ -733,15 +846,16 @@ class RankRun {
 }  // namespace
 
 std::function<void(World&, const RunReport&)> after_run;
+std::function<void(SmallOpKind)> acted_without_a_point;
 
 Outcome run_program(const SmallProgram& program, const Schedule& schedule, const RunHooks& hooks) {
   Seen seen(program);
   auto shared = program.shared_late ? nullptr : std::make_unique<Shared>();
-  std::vector<RankRun> runs;
-  runs.reserve(program.ranks.size());
-  for (size_t i = 0; i < program.ranks.size(); ++i) runs.emplace_back(program, shared.get(), &seen);
+  const bool free = schedule.kind() == Schedule::Kind::kFree;
+  std::deque<RankRun> runs;
+  for (size_t i = 0; i < program.ranks.size(); ++i) runs.emplace_back(program, free, shared.get(), &seen);
   const auto world = WorldState::make({.world_size = static_cast<int>(program.ranks.size()),
-                                       .engine = EngineKind::kFibers,
+                                       .engine = free ? EngineKind::kThreads : EngineKind::kFibers,
                                        .schedule = schedule,
                                        .seed = 1,
                                        .on_warning = [](const std::string&) {},

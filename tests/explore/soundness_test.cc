@@ -816,7 +816,8 @@ std::vector<DrawnRace> drawn_races() {
         .ranks = {{{.kind = Kind::kScatter, .streamed = true, .b = 1}, {.kind = Kind::kWait}},
                   {{.kind = Kind::kScatter, .keep_alive = true, .streamed = true, .b = 1},
                    {.kind = Kind::kEarlyRead},
-                   {.kind = Kind::kWait}}}}},
+                   {.kind = Kind::kWait}}}},
+       /*shuffles=*/8},
       // Which of the two calls the fault strikes is settled before the store's begins to wait.
       {"a send on a stream and a wait of a store, one of which a fault strikes",
        {.faults = {{.kind = Fault::Kind::kAbort, .rank = 0, .nth = 1, .when = Fault::When::kInside}},
@@ -831,6 +832,13 @@ std::vector<DrawnRace> drawn_races() {
        {.eager_bytes = 64,
         .ranks = {{{.kind = Kind::kSend, .a = 1}, {.kind = Kind::kRecv, .a = 1}, {.kind = Kind::kSet}},
                   {{.kind = Kind::kWatchKey, .b = 1}}}}},
+      // Whether the send and the write behind it are one step is settled by who makes the promise.
+      {"an input written early, behind an object that ranks share",
+       {.ranks = {{{.kind = Kind::kPromiseSetError}, {.kind = Kind::kRecvAny, .c = 1}},
+                  {{.kind = Kind::kSend, .c = 1},
+                   {.kind = Kind::kPromiseWork, .a = 1},
+                   {.kind = Kind::kEarlyWrite, .b = 1}}}},
+       /*shuffles=*/8},
   };
 }
 
@@ -838,7 +846,7 @@ class DrawnRaceTest : public testing::TestWithParam<DrawnRace> {};
 
 TEST_P(DrawnRaceTest, HasTheSameOutcomesInAllOrdersOfTheSearch) {
   const DrawnRace& race = GetParam();
-  const SearchLimits limits = {.unreduced = 500, .reduced = 2'000, .shuffles = race.shuffles, .seeds = 50};
+  const SearchLimits limits = {.unreduced = 500, .reduced = 20'000, .shuffles = race.shuffles, .seeds = 50};
   const Comparison result = compare_searches(race.program, limits);
   EXPECT_EQ(result.flaw, Flaw::kNone) << to_text(race.program) << result.text;
   EXPECT_TRUE(result.reduced_finished);
@@ -848,6 +856,21 @@ INSTANTIATE_TEST_SUITE_P(Campaigns, DrawnRaceTest, testing::ValuesIn(drawn_races
                          [](const testing::TestParamInfo<DrawnRace>& race) {
                            return absl::StrReplaceAll(race.param.name, {{" ", "_"}, {",", ""}});
                          });
+
+// The rank lets go of a call, which a fault struck, while its stream waits for it: the stream read freed memory.
+TEST(StruckCallTest, LivesAsLongAsItsStreamWaits) {
+  const SmallProgram program = {
+      .faults = {{.kind = Fault::Kind::kAbort, .rank = 0, .nth = 1, .when = Fault::When::kAfter, .maybe = true}},
+      .ranks = {{{.kind = SmallOpKind::kAllReduce, .streamed = true}, {.kind = SmallOpKind::kWait}},
+                {{.kind = SmallOpKind::kAllReduce, .streamed = true},
+                 {.kind = SmallOpKind::kWait},
+                 {.kind = SmallOpKind::kStreamSynchronize}},
+                {{.kind = SmallOpKind::kAllReduce, .streamed = true}, {.kind = SmallOpKind::kWaitAll}}}};
+  const SearchLimits limits = {.unreduced = 0, .reduced = 400, .shuffles = 4, .seeds = 20};
+  const Comparison result = compare_searches(program, limits);
+  EXPECT_EQ(result.flaw, Flaw::kNone) << result.text;
+  EXPECT_GT(result.runs, 400);
+}
 
 // --- explore() does not say "verified" of a program that fails under some seed
 
@@ -861,6 +884,28 @@ void PrintTo(const FailingProgram& program, std::ostream* out) { *out << program
 
 std::vector<FailingProgram> failing_programs() {
   return {
+      {"a call on a stream ends before destroy_process_group looks for it", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1};
+         if (rank.rank() == 1) {
+           Work work = pg->all_reduce(x);
+           try {
+             work.wait();
+           } catch (const DistError&) {
+           }
+           return;
+         }
+         SimStream stream(rank);
+         Work work = pg->barrier({.stream = &stream});
+         bool told = work.exception() != nullptr;
+         try {
+           destroy_process_group(pg);
+         } catch (const DistError&) {
+           told = true;
+         }
+         if (!told) throw std::runtime_error("nobody was told of the mismatch");
+       }},
       {"one push is taken for two", 2,
        [](RankContext& rank) {
          Store& store = rank.store();
@@ -1016,6 +1061,83 @@ std::vector<FailingProgram> failing_programs() {
          stream.synchronize();
          if (y[0] != 77 && rank.rank() == 0) throw std::runtime_error("the stream was first");
        }},
+      {"a promise kept behind a set", 2,
+       [](RankContext& rank) {
+         static const WorldLocal<Promise> in_world("promise");
+         const auto promise = in_world.get(
+             rank.world(), [&rank] { return std::make_shared<Promise>(&rank.world().scheduler(), /*rank=*/0); });
+         if (rank.rank() == 0) {
+           rank.store().set("k", "1");
+           return promise->set_value();
+         }
+         if (rank.store().check({"k"}) && !promise->future().done()) throw std::runtime_error("between the two");
+       }},
+      {"a callback of a promise that its rank keeps", 1,
+       [](RankContext& rank) {
+         Promise promise(&rank.world().scheduler(), 0);
+         bool called = false;
+         promise.future().then([&called](const absl::Status&) { called = true; });
+         promise.set_value();
+         if (called) throw std::runtime_error("before the rank goes on");
+         rank.sleep_for(ms(1));
+       }},
+      {"an abort behind the last call of all members", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x = {1};
+         Work work = pg->all_reduce(x);
+         if (rank.rank() == 0) pg->abort("done");
+         bool went_well = true;
+         try {
+           work.wait();
+         } catch (const DistError&) {
+           went_well = false;
+         }
+         if (went_well) throw std::runtime_error("before the abort");
+       }},
+      {"a callback of a wait that times out", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         if (rank.rank() == 1) return;
+         const auto x = std::make_shared<std::vector<float>>(1);
+         bool called = false;
+         Work work = pg->send(*x, 1, 0, {.keep_alive = x});
+         work.then([&called](const absl::Status&) { called = true; });
+         bool before = false;
+         try {
+           work.wait(ms(1));
+         } catch (const DistError&) {
+           before = called;
+         }
+         rank.sleep_for(ms(1));
+         if (before) throw std::runtime_error("before the wait ends");
+       }},
+      {"the owner of a coalesced eager send", 2,
+       [](RankContext& rank) {
+         struct Owner {
+           explicit Owner(bool* gone) : gone(gone) {}
+           ~Owner() { *gone = true; }
+           bool* const gone;
+           std::vector<float> x = {1};
+         };
+         auto pg = init_process_group(rank, {.eager_bytes = 4});
+         if (rank.rank() == 1) {
+           std::vector<float> y = {1};
+           return pg->recv(y, 0).wait();
+         }
+         bool gone = false, called = false;
+         auto owner = std::make_shared<Owner>(&gone);
+         pg->start_coalescing();
+         pg->send(owner->x, 1, 0, {.keep_alive = owner}).then([&called](const absl::Status&) { called = true; });
+         Work whole = pg->end_coalescing();
+         whole.wait();
+         const bool before = called;
+         owner.reset();
+         whole = Work();
+         const bool lost = gone && !before;
+         while (!called || !gone) rank.sleep_for(ms(1));
+         if (lost) throw std::runtime_error("the owner is gone, and the callback had not run");
+       }},
       {"a watch that comes too late", 2,
        [](RankContext& rank) {
          Store& store = rank.store();
@@ -1033,6 +1155,30 @@ std::vector<FailingProgram> failing_programs() {
          if (rank.rank() == 0) return rank.store().wait({"k"}, ms(5));
          rank.sleep_for(ms(5));
          rank.store().set("k", "1");
+       }},
+      {"wait_any between two that are done", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank, {.eager_bytes = 64});
+         const int peer = 1 - rank.rank();
+         std::vector<float> x = {1}, y = {0};
+         std::vector<Work> works =
+             batch_isend_irecv({{P2POp::Kind::kRecv, y, peer, pg.get()}, {P2POp::Kind::kSend, x, peer, pg.get()}});
+         // An eager send is done at once.
+         if (rank.rank() == 0 && wait_any(works) == 0) throw std::runtime_error("the recv was done, too");
+         wait_all(works);
+       }},
+      {"a shutdown behind the end of a call", 2,
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<float> x(static_cast<size_t>(rank.rank()) + 1);
+         Work work = pg->all_reduce(x);
+         try {
+           rank.rank() == 0 ? pg->shutdown() : work.wait();
+         } catch (const DistError& error) {
+           if (error.kind() == ErrorKind::kMismatch) return;
+           throw;
+         }
+         throw std::runtime_error("nothing was on its way");
        }},
       {"a lock between two turns", 2,
        [](RankContext& rank) ABSL_NO_THREAD_SAFETY_ANALYSIS {

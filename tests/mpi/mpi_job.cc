@@ -174,6 +174,8 @@ void host(const std::string& kind, RankContext& rank) {
     if (is_last) rank.store().set("slept", "");
     while (rank.rank() == 0 && !rank.store().check({"slept"})) rank.yield();
   }
+  if (kind == "go_on" && is_last) throw std::runtime_error("the disk is full");
+  for (volatile bool computes = kind == "go_on" && rank.rank() == 0; computes;) usleep(1000);
   if (kind == "sleep") rank.sleep_for(absl::Minutes(rank.rank() + 1));
   pg->all_reduce(x).wait();
   if (rank.rank() == 0) std::printf("sum %d at %s\n", x[0], absl::FormatDuration(rank.now()).c_str());
@@ -204,15 +206,19 @@ int run(const std::string& kind, const std::string& folder) {
   WorldOptions options;
   if (kind == "size" || (kind == "size_of_one" && process() == 1)) options.world_size = 5;
   // Process 1 comes late, or never.
-  if (kind == "late" || kind == "never_comes") options.stall = absl::Milliseconds(400);
+  const bool late = kind == "late" || kind == "late_and_throws";
+  if (late || kind == "never_comes") options.stall = absl::Milliseconds(400);
+  if (kind == "late_and_throws")
+    options.on_stall = [](const std::string&) { throw std::runtime_error("nobody listens"); };
   if (kind == "never_comes") options.stall_is_fatal = absl::Milliseconds(1500);
   // MPICH's MPI_Init() waits for all.
-  if (kind == "late") internal::need_mpi();
-  if (kind == "late" && process() == 1) usleep(2'000'000);
+  if (late) internal::need_mpi();
+  if (late && process() == 1) usleep(2'000'000);
   if (kind == "never_comes" && process() == 1) usleep(20'000'000);  // launchers may leave a process behind
+  if (kind == "host_refuses" && process() == 1) options.schedule = Schedule::seeded(1);
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");
   const bool compare_calls = !(kind == "comparison_of_one" && process() == 1);
-  if (kind == "go_on") internal::abort_grace_ns = 1'000'000'000;
+  if (kind == "go_on" || kind == "host_go_on") internal::abort_grace_ns = 1'000'000'000;
   if (kind == "always_moves" || kind == "two_questions") {
     internal::need_mpi();
     kind == "always_moves" ? drive_what_always_moves() : ask_by_two_threads();
@@ -234,6 +240,15 @@ int run(const std::string& kind, const std::string& folder) {
     auto pg = init_process_group(rank);
     std::vector<float> x(100'000, static_cast<float>(rank.rank() + 1));
     pg->all_reduce(x).wait();
+    if (kind == "two_calls") {
+      std::thread([] {
+        try {
+          run_mpi_world({}, [](RankContext&) {});
+        } catch (const DistError& error) {
+          std::printf("refused: %s\n", error.what());
+        }
+      }).join();
+    }
     if (kind == "kill" && rank.rank() == 1) kill(getpid(), SIGKILL);
     if (kind == "kill_in_call" && rank.rank() == 1) {
       Work work = pg->all_reduce(x);

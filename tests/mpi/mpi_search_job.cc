@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <stdexcept>
@@ -80,6 +81,7 @@ class Job {
     if (kind_ == "max_runs") options.max_runs = 0;
     if (kind_ == "max_runs_of_one" && process() == 1) options.max_runs = 0;
     if (kind_.starts_with("hang")) options.max_time = absl::Seconds(15);
+    if (kind_ == "late") options.world.stall = absl::Milliseconds(400);
     if (kind_ == "first_hangs") options.max_time = absl::Seconds(1);
     if (kind_ == "progress_throws") {
       options.strategies = {Strategy::random()};
@@ -188,6 +190,7 @@ int main(int argc, char** argv) {
   const std::string kind = argv[1];
   const bool low_level = kind == "level" || (kind == "level_of_one" && process_by_launcher() == 1);
   if (low_level) MPI_Init(nullptr, nullptr);
+  if (kind == "late" && process_by_launcher() == 1) usleep(1'500'000);
   if (kind == "version_of_one" && process_by_launcher() == 1) internal::pretend_version("0.0.9");
   if (kind.starts_with("options") || kind.starts_with("max_runs_of")) {
     int level = 0;
@@ -197,13 +200,17 @@ int main(int argc, char** argv) {
   Job job(kind, argv[2]);
   const auto program = [&](RankContext& rank) { job.run(rank); };
   const auto search = [&] {
+    if (kind == "other_call" && process_by_launcher() == 1) {
+      (void)run_mpi_world({}, program);
+      return ExploreReport();
+    }
     return kind == "alone" || kind == "captured_alone" ? explore(job.options(), program)
                                                        : explore(&argc, &argv, job.options(), program);
   };
   int code = 0;
   try {
     code = job.tell(search());
-  } catch (const std::runtime_error& error) {
+  } catch (const std::exception& error) {
     std::printf("process %d caught: %s\n", process(), error.what());
   }
   // A process that goes without it may take its output with it, under MPICH.

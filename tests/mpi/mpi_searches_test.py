@@ -197,6 +197,17 @@ class RefusalsTest(Jobs):
         done = self.job("max_runs_of_one")
         self.assertIn('summary: explore: process 1 has other options: "explore: max_runs is 0, want 1 or more', done.text)
 
+    def test_a_process_waits_for_one_that_comes_late_as_the_options_say(self):
+        done = self.job("late")
+        self.assertRegex(done.text, r"rankloom: (a process|process 0 of 2) has waited in explore\(\) for 400ms of real time for processes that have")
+        self.assertEqual(done.numbers()["schedules"], ALL_ORDERS, done.text)
+
+    def test_another_call_of_one_is_refused(self):
+        done = self.job("other_call", processes=3)
+        text = r"process 0 has called explore\(\) and process 1 run_mpi_world\(\), want the same call of all processes \[mpi_search_job.cc:\d+\]"
+        self.assertRegex(done.text, r"process 1 caught: InvalidArgument: run_mpi_world: " + text)
+        self.assertRegex(done.text, r"summary: explore: " + text)
+
     def test_forked_processes_in_a_job_are_refused(self):
         done = self.job("processes")
         self.assertEqual(done.numbers()["ok"], 0, done.text)

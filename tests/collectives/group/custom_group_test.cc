@@ -14,6 +14,7 @@
 #include "rankloom/error.h"
 #include "rankloom/fake.h"
 #include "rankloom/process_group.h"
+#include "tests/collectives/told.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -199,16 +200,6 @@ TEST(CustomGroupTest, RefusesARankOutsideItsSize) {
 
 class WorkTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WorkTest, every_world(), world_name);
-
-// Calls `body` at the end of a work.
-std::unique_ptr<internal::Dependant> told(std::function<void(const absl::Status&)> body) {
-  struct Told final : internal::Dependant {
-    explicit Told(std::function<void(const absl::Status&)> body) : body(std::move(body)) {}
-    void ended(const absl::Status& status) override { body(status); }
-    const std::function<void(const absl::Status&)> body;
-  };
-  return std::make_unique<Told>(std::move(body));
-}
 
 // Works that are made of another are done before it: who waited for the whole may read the parts.
 TEST(WorkStateTest, WhenDoneRunsJustBeforeTheWorkIsDone) {

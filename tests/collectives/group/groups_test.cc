@@ -344,7 +344,7 @@ TEST_P(GroupsTest, RefusesTheHandleOfAnotherRank) {
           {"set_reduce_order", [] { of_zero->set_reduce_order({.kind = ReduceOp::Order::Kind::kTree}); }},
           {"shutdown", [] { of_zero->shutdown(); }},
           {"start_coalescing", [] { of_zero->start_coalescing(); }},
-          {"end_coalescing", [] { of_zero->end_coalescing(); }},
+          {"end_coalescing", [] { (void)of_zero->end_coalescing(); }},
           {"destroy_process_group", [] { destroy_process_group(of_zero); }}};
       for (const auto& [call, made] : calls) {
         EXPECT_THAT(made, ThrowsDistError(ErrorKind::kInvalidArgument,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -12,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "rankloom/rankloom.h"
 #include "tests/collectives/streams/fake_device.h"
 #include "tests/collectives/streams/stream_kinds.h"
+#include "tests/collectives/told.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
@@ -155,6 +158,26 @@ TEST_P(DeviceTest, ACallOnMemoryOfTheHostIsIssuedWhenTheStreamGetsThere) {
     EXPECT_TRUE(reduced.is_success());
     EXPECT_TRUE(met.is_success());
     EXPECT_THAT(seen, ElementsAre(30));
+  });
+}
+
+// What the stream waited for is done where the stream, or a rank that waits for it, goes on.
+TEST_P(DeviceTest, AStreamGoesOnNoEarlierThanTheWorkIsDone) {
+  run(1, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver());
+    const auto work = std::make_shared<FutureWork>(rank);
+    WorkState::handle(work).block_current_stream(stream);
+    std::atomic<bool> went_on = false;
+    stream.launch([&] { went_on = true; });
+    work->when_done(told([&](const absl::Status&) {
+      absl::SleepFor(absl::Milliseconds(20));
+      EXPECT_FALSE(work->is_over());
+      EXPECT_FALSE(went_on);
+    }));
+    work->resolve();
+    stream.synchronize();
+    EXPECT_TRUE(work->is_over());
+    EXPECT_TRUE(went_on);
   });
 }
 
@@ -398,6 +421,32 @@ TEST_P(DeviceTest, ACallThatIsDroppedWithItsStreamIsTakenBackAndNoted) {
   EXPECT_THAT(out, ElementsAre(-5, -5));
   EXPECT_THAT(report.notes, testing::Contains(HasSubstr("rank 1, group 0: stream comm was dropped with "
                                                         "all_gather_into_tensor seq 1 [device_stream_test.cc:")));
+}
+
+// The first call, whose work is kept, holds the stream until a task of the library's completes the call: nobody may
+// wait there for what is given up then.
+TEST_P(DeviceTest, ACallThatIsDroppedWithItsStreamIsTakenBackWhenAnotherOneCompletes) {
+  std::vector<std::vector<int32_t>> x = {{1}, {2}};
+  std::vector<int32_t> y = {4};
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const TensorView mine = on_device(x[static_cast<size_t>(rank.rank())]);
+    const auto gate = std::make_shared<FutureWork>(rank);
+    auto stream = std::make_unique<FakeDeviceStream>(rank, driver(), "comm");
+    WorkState::handle(gate).block_current_stream(*stream);
+    Work first = pg->all_reduce(mine, ReduceOp::kSum, {.stream = stream.get()});
+    if (rank.rank() == 0) (void)pg->all_reduce(on_device(y), ReduceOp::kSum, {.stream = stream.get()});
+    if (rank.rank() == 0) stream.reset();
+    gate->resolve();
+    first.wait();
+    if (rank.rank() == 0) return rank.store().set("gone", "");
+    rank.store().wait({"gone"});
+    pg->barrier().wait();
+  });
+  EXPECT_EQ(y[0], 4);
+  // Free threads may be ahead of what completes the first call.
+  EXPECT_THAT(report.text(), testing::AnyOf(HasSubstr("the work was dropped unfinished, want wait() or keep_alive"),
+                                            HasSubstr("Mismatch: group 0, seq 2")));
 }
 
 // A stream that others have filled goes on at once, and says why.

@@ -472,13 +472,79 @@ TEST_P(FailedGroupTest, EndsWorksThatOnlyACallbackWaitsFor) {
   });
 }
 
+// As where a schedule decides, where a failure is one step: whoever is told of it finds all calls ended.
+TEST_P(FailedGroupTest, ACallbackFindsTheOtherCallsEnded) {
+  std::vector<int> open(200, -1);
+  for (int& left : open) {
+    run(2, [&left](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) return rank.store().wait({"done"});
+      auto calls = std::make_shared<Outstanding>(*pg);
+      calls->reduced.then([&rank, &left, calls](const absl::Status&) {
+        left = 0;
+        for (Work* const work : {&calls->received, &calls->coalesced, &calls->last})
+          left += work->is_completed() ? 0 : 1;
+        rank.store().set("told", "");
+      });
+      pg->abort("planned");
+      rank.store().wait({"told"});
+      rank.store().set("done", "");
+    });
+  }
+  EXPECT_THAT(open, testing::Each(0));
+}
+
+TEST_P(FailedGroupTest, ARankThatCleansUpAfterADeadlockIsNotTheCause) {
+  for (int round = 0; round < 100; ++round) {
+    const RunReport report = run_to_failure(3, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      if (rank.rank() == 0) pg->all_reduce(x).wait();
+      if (rank.rank() != 1) return;
+      try {
+        pg->recv(x, 0, 1).wait();
+      } catch (const DistError&) {
+        pg->abort("cleanup");
+        throw;
+      }
+    });
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("Deadlock"), Not(HasSubstr("cleanup"))));
+  }
+}
+
+// A call that a thread of another rank carries out when the group fails ends as if the call had come before or after.
+TEST_P(FailedGroupTest, ACallThatIsCarriedOutHasEndedBehindAnAbort) {
+  std::vector<float> x(1 << 18, 1.0F);
+  std::vector<float> y(1 << 18, 2.0F);
+  std::vector<int> open;
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<bool> comes{false};
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      Work work;
+      if (rank.rank() == 1) comes = true;
+      (void)error_of([&] { work = pg->all_reduce(rank.rank() == 0 ? x : y, ReduceOp::kMax); });
+      if (rank.rank() == 0) {
+        // Without a schedule: while rank 1 carries the call out, in some of the rounds.
+        while (!deterministic() && !comes) std::this_thread::yield();
+        for (std::atomic<int> turns{0}; turns < 50 * round;) ++turns;
+        pg->abort("planned");
+        open.push_back(work.is_completed() ? 0 : 1);
+      }
+      (void)error_of([&] { work.wait(); });
+    });
+  }
+  EXPECT_THAT(open, testing::Each(0));
+}
+
 // A member that waits for a message from a rank whose rank leaves by an exception has nobody to tell it but the group.
 TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
   if (!seeded()) GTEST_SKIP() << "elsewhere a message moves as soon as both sides are there";
+  int ended = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     WorldOptions world = options(3);
     world.schedule = Schedule::seeded(seed);
-    run(world, [](RankContext& rank) {
+    run(world, [&ended](RankContext& rank) {
       auto pg = init_process_group(rank);
       std::vector<float> x = {static_cast<float>(rank.rank())};
       if (rank.rank() == 2) return rank.store().wait({"done"});
@@ -495,14 +561,43 @@ TEST_P(FailedGroupTest, EndsAMessageWhosePartnerUnwound) {
       Work message = pg->recv(x, 1, 3);
       rank.store().set("0 came", "");
       rank.store().wait({"1 gone"});
-      EXPECT_THAT(
-          [&] { message.wait(); },
-          ThrowsDistError(ErrorKind::kRankFailed,
-                          HasSubstr("rank 1 dropped its send seq 1 to rank 0, tag 3 while an exception unwound")));
-      EXPECT_EQ(x[0], 0);
+      try {
+        message.wait();  // the message was there before the drop
+        EXPECT_EQ(x[0], 1);
+      } catch (const DistError& error) {
+        ++ended;
+        EXPECT_EQ(error.kind(), ErrorKind::kRankFailed);
+        EXPECT_THAT(error.what(),
+                    HasSubstr("rank 1 dropped its send seq 1 to rank 0, tag 3 while an exception unwound"));
+        EXPECT_EQ(x[0], 0);
+      }
       rank.store().set("done", "");
     });
   }
+  EXPECT_GT(ended, 0);
+}
+
+// An object that a WorldLocal forgets goes while no lock of the world's is held: others may come first.
+TEST_P(FailedGroupTest, AWorkThatAWorldLocalForgetsIsDroppedAsOthers) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    static const WorldLocal<std::optional<Work>> kept("kept");
+    static const WorldLocal<int> other("other");
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) {
+      *kept.get(rank.world()) = pg->all_reduce(x);
+      kept.forget(rank.world());
+      rank.store().set("forgotten", "");
+    } else {
+      for (int i = 0; i < 3; ++i) {
+        other.get(rank.world());
+        other.forget(rank.world());
+      }
+      rank.store().wait({"forgotten"});
+    }
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 failed: group 0, all_reduce seq 1: the work was dropped unfinished"));
 }
 
 // The owners that a call holds are let go of after all works of its completion are done: a destructor may drop works
@@ -562,6 +657,22 @@ TEST_P(CompletionTest, LetsGoOfWorksThatEndByAMismatch) {
 }
 
 // The part that was waited for goes while the thread that completes the whole is at it.
+TEST_P(CompletionTest, ThePartsOfACoalescedCallEndWithTheWhole) {
+  for (int round = 0; round < 200; ++round) {
+    run(2, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {float(rank.rank())};
+      pg->start_coalescing();
+      Work part = pg->all_reduce(x);
+      Work whole = pg->end_coalescing();
+      std::vector<Work> works = {whole, part};
+      EXPECT_EQ(wait_any(works), 0U);
+      whole.wait();
+      part.wait();
+    });
+  }
+}
+
 TEST_P(CompletionTest, LetsPartsGoAsSoonAsTheyAreDone) {
   const int rounds = deterministic() ? 20 : 3000;
   run(2, [rounds](RankContext& rank) {
@@ -945,6 +1056,95 @@ TEST_P(OutlivesTest, ACallbackThatHoldsAPromiseGoesWithTheWorld) {
     work.then([promise = Promise(&rank.world().scheduler(), 1)](const absl::Status&) mutable { promise.set_value(); });
   });
   EXPECT_THAT(report.notes, ElementsAre(HasSubstr("rank 1, group 0, send to rank 0: was never received")));
+}
+
+// At the end of the world the calls that are left end one after another: whoever is told of one, or goes with one,
+// finds others that still count as on their way, and must not wait for them.
+TEST_P(OutlivesTest, AHookThatComesBeforeTheGroupsFindsCallsEnded) {
+  std::vector<float> x = {1};
+  Work work;
+  std::string error;
+  {
+    World world(options(2));
+    world.at_end([&] { error = error_of([&] { work.wait(); }, ErrorKind::kAborted); });
+    const RunReport report = world.run([&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 0) work = pg->recv(x, 1);
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
+  EXPECT_EQ(error, kEnded);
+}
+
+TEST_P(OutlivesTest, ACallbackThatIsToldOfTheEndMayLookAtAnotherCall) {
+  std::vector<float> x = {1};
+  std::vector<float> y = {2};
+  Work first;
+  Work second;
+  int told = 0;
+  run_and_end(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() != 0) return;
+    first = pg->recv(x, 1);
+    second = pg->recv(y, 1);
+    first.then([&](const absl::Status&) { told = second.is_completed() ? 1 : 2; });
+  });
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(error_of([&] { second.wait(); }, ErrorKind::kAborted), kEnded);
+}
+
+TEST_P(OutlivesTest, WhatACallbackHeldMayWaitForAnotherCall) {
+  struct Late {
+    std::string* error = nullptr;
+    Work work;
+    ~Late() {
+      *error = error_of([&] { work.wait(); }, ErrorKind::kAborted);
+    }
+  };
+  std::vector<float> x = {1};
+  std::vector<float> y = {2};
+  std::string error;
+  Work kept;
+  run_and_end(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() != 0) return;
+    auto late = std::make_shared<Late>();
+    late->error = &error;
+    late->work = pg->recv(x, 1);
+    kept = pg->recv(y, 1);
+    kept.then([late = std::move(late)](const absl::Status&) {});
+  });
+  EXPECT_EQ(error, kEnded);
+}
+
+TEST_P(OutlivesTest, ACallbackThatIsToldOfTheEndMayAbort) {
+  std::vector<float> x = {1};
+  Work kept;
+  bool aborted = false;
+  const RunReport report = run_and_end(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() != 0) return;
+    kept = pg->all_reduce(x);
+    kept.then([pg, &aborted](const absl::Status&) {
+      pg->abort("told of the end");
+      aborted = true;
+    });
+  });
+  EXPECT_TRUE(aborted);
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST_P(OutlivesTest, AHandleThatACallbackHeldGoes) {
+  std::vector<float> x = {1};
+  std::vector<float> y = {2};
+  Work kept;
+  const RunReport report = run_and_end(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() != 0) return;
+    kept = pg->recv(x, 1);
+    kept.then([other = pg->recv(y, 1)](const absl::Status&) {});
+  });
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("recv from rank 1: was never sent, nor was the one after it")));
 }
 
 TEST_P(OutlivesTest, UnmatchedCallsThatAreAlikeShareANote) {

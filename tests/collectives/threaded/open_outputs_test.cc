@@ -204,6 +204,32 @@ TEST_P(OpenOutputsTest, PartsOfACoalescedCallAreRefused) {
                     "a call of the same coalesced call, want outputs of their own"));
 }
 
+// The call goes on: another handle is kept.
+TEST_P(OpenOutputsTest, APartWhoseHandleGoesKeepsTheBuffersOfTheOthersAndItsOwn) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> a(4, 1 + static_cast<float>(rank.rank()));
+    std::vector<float> b(4, 1);
+    pg->start_coalescing();
+    std::optional<Work> first = pg->all_reduce(a);
+    Work second = pg->all_reduce(b);
+    Work whole = pg->end_coalescing();
+    first.reset();
+    for (std::vector<float>* const buffer : {&a, &b}) {
+      EXPECT_THAT([&] { (void)pg->all_reduce(*buffer); },
+                  ThrowsDistError(ErrorKind::kInvalidArgument,
+                                  ContainsRegex("all_reduce seq 2: its output overlaps that of coalesced seq 1 "
+                                                "\\[open_outputs_test.cc:[0-9]+\\], which this rank has not waited")));
+    }
+    whole = Work();
+    EXPECT_THAT([&] { (void)pg->all_reduce(a); }, ThrowsDistError(ErrorKind::kInvalidArgument));
+    second.wait();
+    EXPECT_EQ(a, std::vector<float>(4, 3));
+    pg->all_reduce(a).wait();
+    EXPECT_EQ(a, std::vector<float>(4, 6));
+  });
+}
+
 TEST_P(OpenOutputsTest, CallsOnOneStreamMayShareABuffer) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -1,4 +1,4 @@
-#include "collectives/threaded/coalesced_work.h"
+#include "collectives/work/coalesced_work.h"
 
 #include <algorithm>
 #include <memory>
@@ -15,8 +15,8 @@ namespace {
 // numbered_object() of the work in explored runs; 1 are its callbacks (work_state.cc).
 constexpr uint64_t kParts = 2;
 
-// The call as far as waits go: the parts have all else.
-CollectiveCall call_of_waits(const CollectiveCall& call) {
+// The call as far as waits and the owners of tensors go, which leave `call`: the parts have all else.
+CollectiveCall call_of_whole(CollectiveCall& call) {
   CollectiveCall own;
   own.op = call.op;
   own.seq = call.seq;
@@ -24,20 +24,23 @@ CollectiveCall call_of_waits(const CollectiveCall& call) {
   own.timeout_is_default = call.timeout_is_default;
   own.warn_after = call.warn_after;
   own.code = call.code;
+  own.keep_alive = std::exchange(call.keep_alive, nullptr);
   own.way.record_id = call.way.record_id;
   return own;
 }
 
+void sort_once(std::vector<int>* ranks) {
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
 }  // namespace
 
-CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous,
-                             std::shared_ptr<Mailbox> mailbox, const CollectiveCall& call, int64_t timeout_ns)
-    : MemberWork(context, call_of_waits(call), timeout_ns),
-      rendezvous_(std::move(rendezvous)),
-      mailbox_(std::move(mailbox)),
-      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {
-  keeps_alive_ = call.keep_alive != nullptr;  // by its parts
-}
+CoalescedWork::CoalescedWork(RankState* context, std::shared_ptr<const Group> group, CollectiveCall& call,
+                             int64_t timeout_ns)
+    : MemberWork(context, call_of_whole(call), timeout_ns),
+      group_(std::move(group)),
+      mu_(&context->world().scheduler(), LockLevel::kCoalescedWork) {}
 
 CoalescedWork::~CoalescedWork() = default;
 
@@ -46,17 +49,18 @@ void CoalescedWork::ending(bool ok) {
   if (collectives_ == nullptr) MemberWork::ending(ok);
 }
 
-void CoalescedWork::watch(std::shared_ptr<CollectiveWork> collectives, std::vector<std::shared_ptr<Message>> messages) {
+void CoalescedWork::watch(std::shared_ptr<MemberWork> collectives, std::vector<std::shared_ptr<MemberWork>> messages) {
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);
   left_.store(messages_.size() + (collectives_ != nullptr ? 1 : 0), std::memory_order_relaxed);
-  // Parts that own their tensors outlive a handle that was dropped.
+  // The owners are this work's, so that a search sees who lets go of them: their destructors may act. If the last
+  // handle goes before the parts are done, these keep this work.
   const auto tell_of = [this](WorkState& part) {
     part.when_done(tell(weak_from_this(), &CoalescedWork::part_done));
-    if (keeps_alive_) part.when_done(held_by_part(shared_from_this()));
+    if (keeps_alive_) part.when_done(keep(shared_from_this()));
   };
   if (collectives_ != nullptr) tell_of(*collectives_);
-  for (const std::shared_ptr<Message>& message : messages_) tell_of(*message);
+  for (const std::shared_ptr<MemberWork>& message : messages_) tell_of(*message);
 }
 
 void CoalescedWork::part_done(const absl::Status& status) {
@@ -74,16 +78,9 @@ void CoalescedWork::part_done(const absl::Status& status) {
 }
 
 void CoalescedWork::give_up(const absl::Status& status, bool filed) {
-  const auto why = Withdrawal::failure(status);
-  if (collectives_ != nullptr && !collectives_->is_over() && (!filed || rendezvous_->withdraw(*collectives_, why))) {
-    collectives_->complete(status);
-  }
-  for (const std::shared_ptr<Message>& message : messages_) {
-    if (!message->is_over() && mailbox_->withdraw(*message, why)) message->complete(status);
-  }
+  if (collectives_ != nullptr && !filed) collectives_->complete(status);
+  (void)take_back(Withdrawal::failure(status), status);
 }
-
-std::string_view CoalescedWork::group() const { return rendezvous_->group().name(); }
 
 std::string CoalescedWork::what(bool /*numbered*/) const {
   return seq() >= 0 ? absl::StrCat("coalesced seq ", seq()) : "coalesced";
@@ -93,20 +90,38 @@ Site CoalescedWork::wait_site(CodeSite code) const {
   return Site{.what = op(), .code = code, .group = group(), .seq = seq(), .waits_for = this};
 }
 
-const RanksElsewhere* CoalescedWork::elsewhere() const { return rendezvous_->elsewhere().get(); }
+void CoalescedWork::await_group_failure() const {
+  const MemberWork* const part = collectives_ != nullptr ? collectives_.get()
+                                 : messages_.empty()     ? nullptr
+                                                         : messages_[0].get();
+  if (part != nullptr) part->await_group_failure();
+}
+
+const RanksElsewhere* CoalescedWork::elsewhere() const {
+  return (collectives_ != nullptr ? collectives_ : messages_.front())->elsewhere();
+}
 
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
   if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
-  for (const std::shared_ptr<Message>& message : messages_) {
+  for (const std::shared_ptr<MemberWork>& message : messages_) {
     if (!message->is_over()) message->append_ranks(ranks);
   }
-  std::sort(ranks->begin(), ranks->end());
-  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  sort_once(ranks);
+}
+
+std::vector<int> CoalescedWork::awaited_ranks() const {
+  std::vector<int> ranks;
+  if (collectives_ != nullptr && !collectives_->is_over()) ranks = collectives_->awaited_ranks();
+  for (const std::shared_ptr<MemberWork>& message : messages_) {
+    if (!message->is_over()) message->append_ranks(&ranks);
+  }
+  sort_once(&ranks);
+  return ranks;
 }
 
 absl::Status CoalescedWork::explain() const {
   absl::Status cause = collectives_ != nullptr && !collectives_->is_over() ? collectives_->explain() : absl::OkStatus();
-  for (const std::shared_ptr<Message>& message : messages_) {
+  for (const std::shared_ptr<MemberWork>& message : messages_) {
     if (cause.ok() && !message->is_over()) cause = message->explain();
   }
   return cause;
@@ -118,7 +133,7 @@ std::vector<TensorView> CoalescedWork::result() {
     for (const CollectiveCall& part : collectives_->call().parts)
       tensors.insert(tensors.end(), part.outputs.begin(), part.outputs.end());
   }
-  for (const std::shared_ptr<Message>& message : messages_) {
+  for (const std::shared_ptr<MemberWork>& message : messages_) {
     for (const TensorView& tensor : message->result()) tensors.push_back(tensor);
   }
   return tensors;
@@ -126,17 +141,10 @@ std::vector<TensorView> CoalescedWork::result() {
 
 bool CoalescedWork::take_back(const Withdrawal& why, const absl::Status& /*ended*/) {
   const absl::Status ended =
-      why.why == Withdrawal::Why::kFailure ? why.cause : make_error(ErrorKind::kAborted, "the call was withdrawn");
-  bool any = false;
-  if (collectives_ != nullptr && !collectives_->is_over() && rendezvous_->withdraw(*collectives_, why)) {
-    any = true;
-    collectives_->complete(ended);
-  }
-  for (const std::shared_ptr<Message>& message : messages_) {
-    if (message->is_over() || !mailbox_->withdraw(*message, why)) continue;
-    any = true;
-    message->complete(ended);
-  }
+      why.why != Withdrawal::Why::kUnwinding ? why.cause : make_error(ErrorKind::kAborted, "the call was withdrawn");
+  const auto take = [&](MemberWork& part) { return !part.is_over() && part.take_back(why, ended); };
+  bool any = collectives_ != nullptr && take(*collectives_);
+  for (const std::shared_ptr<MemberWork>& message : messages_) any = take(*message) || any;
   return any;
 }
 

@@ -1,35 +1,38 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "collectives/threaded/mailbox.h"
-#include "collectives/threaded/rendezvous.h"
 #include "collectives/work/member_work.h"
+#include "rankloom/group.h"
+#include "sim/sync/observed_mutex.h"
 
 namespace rankloom::internal {
 
 // The work of what lies between start_coalescing() and end_coalescing(): the collectives as one call, which meets those
-// of the other members, and each send and recv as a message of its own. Done when all are.
-class CoalescedWork final : public MemberWork, public std::enable_shared_from_this<CoalescedWork> {
+// of the other members, and each send and recv as a message of its own. Done when all these parts are.
+class CoalescedWork : public MemberWork, public std::enable_shared_from_this<CoalescedWork> {
  public:
-  CoalescedWork(RankState* context, std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Mailbox> mailbox,
-                const CollectiveCall& call, int64_t timeout_ns);
+  // Takes the owners of the tensors from `call`, whose parts follow.
+  CoalescedWork(RankState* context, std::shared_ptr<const Group> group, CollectiveCall& call, int64_t timeout_ns);
   ~CoalescedWork() override;
 
-  // Once, before any part is filed. `collectives` is null if there are none.
-  void watch(std::shared_ptr<CollectiveWork> collectives, std::vector<std::shared_ptr<Message>> messages);
+  // Once, before any part is filed; at least one. `collectives` is null if there are none.
+  void watch(std::shared_ptr<MemberWork> collectives, std::vector<std::shared_ptr<MemberWork>> messages);
   // A part could not be filed, nor will those after it. `filed`: the collectives were.
   void give_up(const absl::Status& status, bool filed);
 
   std::vector<TensorView> result() override;
   const char* op() const override { return "coalesced"; }
-  std::string_view group() const override;
-  const Group* open_group() const override { return &rendezvous_->group(); }
+  std::string_view group() const override { return group_->name(); }
+  const Group* open_group() const override { return group_.get(); }
   // WaitsFor: the ranks that a part waits for.
   void append_ranks(std::vector<int>* ranks) const override;
+  std::vector<int> awaited_ranks() const override;
   absl::Status explain() const override;
 
  protected:
@@ -39,15 +42,15 @@ class CoalescedWork final : public MemberWork, public std::enable_shared_from_th
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const RanksElsewhere* elsewhere() const override;
+  void await_group_failure() const override;
 
  private:
   void part_done(const absl::Status& status);
 
-  const std::shared_ptr<Rendezvous> rendezvous_;
-  const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<const Group> group_;
   // const after watch()
-  std::shared_ptr<CollectiveWork> collectives_;
-  std::vector<std::shared_ptr<Message>> messages_;
+  std::shared_ptr<MemberWork> collectives_;
+  std::vector<std::shared_ptr<MemberWork>> messages_;
 
   std::atomic<size_t> left_{0};  // parts that are not done
   mutable ObservedMutex mu_;
