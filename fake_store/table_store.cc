@@ -11,6 +11,7 @@
 #include "sim/base/parker.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -254,6 +255,8 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       for (const std::string_view key : missing) table_.gave_up(key, want);
       return timed_out("");
     }
+    // No rank is left that could set the key.
+    if (world == nullptr && state_.world().known() && state_.world().ended()) return world_ended();
     if (!deadline->has_value()) {
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
                             : world->deadline_after(timeout, /*weak=*/!call.timeout.has_value());

@@ -633,6 +633,7 @@ void WorldState::run_end_hooks() {
     lock.apart();  // after all steps
     hooks.swap(end_hooks_);
   }
+  const AfterRanks after(options_.stall);
   for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 

@@ -236,6 +236,20 @@ void MpiEngine::handle(int from, std::string_view bytes) {
                        " bytes, kind ", static_cast<int>(kind)));
 }
 
+namespace {
+
+void write_tags(const std::vector<int32_t>& tags, WireWriter* out) {
+  out->number(static_cast<uint32_t>(tags.size()));
+  for (const int32_t tag : tags) out->number(tag);
+}
+std::vector<int32_t> read_tags(WireReader* in) {
+  std::vector<int32_t> tags;
+  for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) tags.push_back(in->number<int32_t>());
+  return tags;
+}
+
+}  // namespace
+
 MpiMember* MpiEngine::known(const std::string& key) {
   const auto at = members_.find(key);
   return at != members_.end() ? at->second.get() : nullptr;
@@ -254,13 +268,15 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       const MpiMember* const member = known(in->text());
       WireWriter answer = message(Kind::kAnswer);
       answer.number(number).number<int64_t>(member != nullptr ? member->calls() : -1);
+      write_tags(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &answer);
       return tell(from, std::move(answer));
     }
     case Kind::kAnswer: {
       const auto number = in->number<uint64_t>();
       const auto calls = in->number<int64_t>();
+      std::vector<int32_t> sends = read_tags(in);
       if (const auto question = answers_.find(number); question != answers_.end())
-        question->second[from] = {.calls = calls, .answered = true};
+        question->second[from] = {.calls = calls, .sends = std::move(sends), .answered = true};
       return;
     }
     case Kind::kStuck: {
@@ -271,10 +287,9 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       if (member != nullptr) member->want();
       const bool ended = ended_[static_cast<size_t>(rank_)];
       if (member != nullptr && ended) member->close_up_to(call);
-      const std::vector<int32_t> tags = member != nullptr ? member->sends_to(from) : std::vector<int32_t>();
       WireWriter nothing = message(Kind::kNothing);
-      nothing.text(key).number(member == nullptr && ended).number(static_cast<uint32_t>(tags.size()));
-      for (const int32_t tag : tags) nothing.number(tag);
+      nothing.text(key).number(member == nullptr && ended);
+      write_tags(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &nothing);
       return tell(from, std::move(nothing));
     }
     case Kind::kReceived: {
@@ -287,8 +302,7 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
     default: {  // kNothing
       MpiMember* const member = known(in->text());
       const bool unknown = in->number<bool>();
-      std::vector<int32_t> tags;
-      for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) tags.push_back(in->number<int32_t>());
+      const std::vector<int32_t> tags = read_tags(in);
       if (member != nullptr) member->nothing_from(from, unknown, tags);
       return;
     }

@@ -116,6 +116,7 @@ class MpiEngine {
   // the group.
   struct Position {
     int64_t calls = -1;
+    std::vector<int32_t> sends;  // tags of the rank's unfinished sends to the one that asks
     bool answered = false;
   };
   // Asks these ranks, and waits for their answers a second at most. By threads that hold no lock; several may ask.

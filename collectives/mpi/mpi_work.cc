@@ -1,9 +1,14 @@
 #include "collectives/mpi/mpi_work.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_member.h"
 #include "collectives/ops/op_table.h"
@@ -113,6 +118,18 @@ std::string MpiMessage::what(bool numbered) const {
   if (call_.peer < 0) return absl::StrCat(op(), number, tag);
   return absl::StrCat(op(), number, sends() ? " to" : " from", " rank ", member_->group()->global_rank(call_.peer),
                       tag);
+}
+
+std::string MpiMessage::facts() const {
+  std::string text;
+  if (sends()) return text;
+  for (const auto& [rank, position] : member_->engine().ask(member_->key(), awaited_ranks())) {
+    const std::set<int32_t> tags(position.sends.begin(), position.sends.end());
+    if (tags.empty() || tags.contains(call_.tag)) continue;
+    absl::StrAppend(&text, "\n  rank ", rank, " has sends to this rank on their way with tag ",
+                    absl::StrJoin(tags, ", "), ", and this ", op(), " is for tag ", call_.tag);
+  }
+  return text;
 }
 
 bool MpiMessage::take_back(const Withdrawal& why, const absl::Status& ended) {

@@ -78,6 +78,8 @@ class MpiMessage final : public MpiWork {
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const char* lost() const override { return "the message can never arrive"; }
+  // Of a recv, the sends to this rank with other tags.
+  std::string facts() const override;
 
  private:
   std::atomic<int> source_{-1};

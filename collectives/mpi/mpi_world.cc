@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <mpi.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@
 #include "rankloom/faults.h"
 #include "rankloom/mpi.h"
 #include "rankloom/version.h"
+#include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
@@ -291,8 +293,15 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
   if (initialized != 0) {
     MPI_Query_thread(&level);
   } else {
+    struct sigaction before {};
+    struct sigaction after {};
+    sigaction(SIGSEGV, nullptr, &before);
     throw_if_error(mpi_status(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread"),
                    {.rank = -1, .group = {}, .op = call});
+    // Open MPI's handler prints a stack and ends the process.
+    sigaction(SIGSEGV, nullptr, &after);
+    if ((after.sa_flags & SA_SIGINFO) != 0 && after.sa_sigaction != before.sa_sigaction)
+      CrashFacts::ends_the_process.store(after.sa_sigaction);
     std::atexit(&finalize_at_exit);
   }
   if (level < MPI_THREAD_MULTIPLE) {

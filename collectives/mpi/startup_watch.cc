@@ -65,7 +65,7 @@ void StartupWatch::watch() {
         process < 0 ? "a process" : absl::StrCat("process ", process, " of ", size_), " has waited in ", call_,
         "() for ", absl::FormatDuration(absl::Nanoseconds(waited_ns)),
         " of real time for processes that have not called it",
-        process < 0 ? ": MPI_Init_thread() waits for all" : ": some of those of which there is no such line",
+        process < 0 ? ": MPI_Init_thread() waits for all" : "; those that have called it print this line, too",
         site_place(Site{.code = code_}));
     if (waited_ns < fatal_ns) {
       tell(text);

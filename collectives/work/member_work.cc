@@ -63,7 +63,8 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
                             .site = wait_site(code),
                             .timeout = timeout,
                             .otherwise = otherwise(),
-                            .elsewhere = elsewhere()});
+                            .elsewhere = elsewhere(),
+                            .facts = facts()});
   }
   if (take_back(Withdrawal::of_wait(waited, rank_state_->rank()), waited)) {
     point_of_caller(wait_site(code));

@@ -100,6 +100,8 @@ class MemberWork : public WorkState, public WaitsFor {
   virtual const char* lost() const { return "the call can never be complete"; }
   // Facts on ranks of other processes; null: all run in this one.
   virtual const RanksElsewhere* elsewhere() const { return nullptr; }
+  // Further facts for a Timeout: lines, each after a newline. By threads that hold no lock.
+  virtual std::string facts() const { return ""; }
   // The awaited party for texts, if no rank is known.
   virtual const char* otherwise() const { return "any rank"; }
 

@@ -49,7 +49,7 @@ absl::Status timeout_error(const MemberWait& wait) {
     text += told.lines;
     if (told.calls) ++shown;
   }
-  return make_error(ErrorKind::kTimeout, text);
+  return make_error(ErrorKind::kTimeout, text, wait.facts);
 }
 
 RankTold told_of(WorldState& world, int rank) {

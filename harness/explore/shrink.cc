@@ -52,7 +52,10 @@ class Shrinker {
  private:
   // Each counts its runs.
   Outcome run(const WorldOptions& world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr);
+  bool fails_alike(const WorldOptions& world);
+  // The same, unless all runs for tries are used up.
   bool still_fails(const WorldOptions& world);
+  bool may_try() const { return runs_ < options_.max_shrink_runs; }
   // `record`: of the same run once more, with texts; null: nobody asks.
   std::vector<Schedule::Switch> switches_of(const WorldOptions& world, const Outcome& outcome,
                                             const std::shared_ptr<StepRecord>& record = nullptr);
@@ -87,11 +90,12 @@ Outcome Shrinker::run(const WorldOptions& world, const RunHooks& hooks, std::sha
   return baseline_.run(world, hooks, std::move(owner));
 }
 
-bool Shrinker::still_fails(const WorldOptions& world) {
-  if (runs_ >= options_.max_shrink_runs) return false;
+bool Shrinker::fails_alike(const WorldOptions& world) {
   const Outcome outcome = run(world);
   return outcome.failed() && outcome.signature() == signature_;
 }
+
+bool Shrinker::still_fails(const WorldOptions& world) { return may_try() && fails_alike(world); }
 
 std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, const Outcome& outcome,
                                                     const std::shared_ptr<StepRecord>& record) {
@@ -106,6 +110,7 @@ std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, c
 bool Shrinker::find_schedule(const WorldOptions& base, Outcome* outcome, WorldOptions* found) {
   constexpr int kTries = 40;
   const auto fails = [&](const Schedule& schedule, const std::shared_ptr<ScheduleTree>& tree = nullptr) {
+    if (!may_try()) return false;
     *found = base;
     found->schedule = schedule;
     *outcome = tree != nullptr ? run(*found, tree->hooks(), tree) : run(*found);
@@ -138,7 +143,7 @@ void Shrinker::list_faults() {
 }
 
 void Shrinker::cut_ranks() {
-  for (int ranks = options_.min_ranks; ranks > 0 && ranks < world_.world_size; ++ranks) {
+  for (int ranks = options_.min_ranks; ranks > 0 && ranks < world_.world_size && may_try(); ++ranks) {
     WorldOptions smaller = world_;
     smaller.world_size = ranks;
     const std::optional<Outcome> first = baseline_.exchange(std::nullopt);
@@ -160,7 +165,7 @@ void Shrinker::cut_ranks() {
 
 void Shrinker::cut_faults_and_switches() {
   world_ = steered(switches_);
-  if (!still_fails(world_)) {  // what a program draws from elsewhere cannot be steered
+  if (!fails_alike(world_)) {  // what a program draws from elsewhere cannot be steered
     world_.schedule = Schedule::replay(found_.report.trace);
     return;
   }

@@ -69,7 +69,7 @@ struct ExploreOptions {
   bool vary_faults = true;
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;
-  int max_shrink_runs = 2000;
+  int max_shrink_runs = 2000;  // 0: nothing is left out of the run that failed
   // How many processes search, at most 1,000. 1: this one. Else so many are forked, and this one hands out work and
   // shrinks: a crash of the program ends one of them, and is a failure. The ranks' runs write to no memory of this
   // process. Not under ThreadSanitizer, which cannot follow a fork; and mind what else the process holds.

@@ -19,8 +19,8 @@ namespace rankloom {
 //     return report.ok() ? 0 : 1;
 //   }
 //
-// Options: world_size is the number of processes, or left at 1 for that. Ranks are threads that run freely and in real
-//   time: fibers, schedules, poison and late completion are refused.
+// Options: world_size is the number of processes, or left at 1 for that. A process's rank is the thread that makes this
+//   call, and runs freely and in real time: fibers, schedules, poison and late completion are refused.
 // `compare_calls`: members' calls are compared before any data move, and those that differ are a Mismatch with a table.
 //   Without it each call is held to the rules of its own shapes only, as of a library in production: what differs ends
 //   in an error of MPI, or in wrong data. Calls that make groups are always compared.

@@ -38,6 +38,10 @@ std::array<Handled, 5> handled{
 bool has_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
 }
+bool may_go_on(const struct sigaction& action) {
+  return has_handler(action) &&
+         ((action.sa_flags & SA_SIGINFO) == 0 || action.sa_sigaction != CrashFacts::ends_the_process.load());
+}
 
 Handled& handled_as(int signal) {
   for (Handled& one : handled) {
@@ -160,7 +164,7 @@ std::atomic<int> teller{0};
     int first = 0;
     if (teller.compare_exchange_strong(first, self)) {
       bool overflowed = false;
-      if (!sanitizer_tells() && !has_handler(what.previous)) {
+      if (!sanitizer_tells() && !may_go_on(what.previous)) {
         tell(*task, what, *info, context, &overflowed);
       } else if (const CrashFacts::Overflow overflow = CrashFacts::overflow.load(); signal == SIGSEGV && overflow) {
         char text[300];
@@ -168,7 +172,7 @@ std::atomic<int> teller{0};
         if (overflowed) put_line("rankloom: fatal (%srank %d): %s", owner(task->info.kind), task->info.rank, text);
       }
       if (overflowed) std::abort();
-      if (has_handler(what.previous)) teller.store(0);  // the process may go on
+      if (may_go_on(what.previous)) teller.store(0);
     } else if (first != self) {
       // Another one tells, and the process ends with that.
       for (int i = 0; i < 50 && teller.load() != 0; ++i) poll(nullptr, 0, /*milliseconds=*/100);
@@ -193,7 +197,7 @@ void install_crash_handler() {
     for (Handled& one : handled) {
       sigaction(one.signal, nullptr, &one.previous);
       // A fiber's overflow is told in any case.
-      if (one.signal == SIGSEGV || !has_handler(one.previous)) sigaction(one.signal, &action, nullptr);
+      if (one.signal == SIGSEGV || !may_go_on(one.previous)) sigaction(one.signal, &action, nullptr);
     }
     return true;
   }();

@@ -17,14 +17,17 @@ struct CrashFacts {
   using Rerun = const char* (*)(const Task& task);
   static inline std::atomic<Overflow> overflow{nullptr};
   static inline std::atomic<Rerun> rerun{nullptr};
+  // A handler that is known to end the process, as an MPI library's; null: none is. A crash is told before its turn.
+  using Handler = void (*)(int signal, siginfo_t* info, void* context);
+  static inline std::atomic<Handler> ends_the_process{nullptr};
 };
 
 // From here on SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (a failed assert(), std::terminate()) of a thread that
 // runs a rank are told on stderr: the rank, its last point, its stack, the command that runs it again. An overflow
 // ends the process by abort(); after all else, and on threads that run no rank, the signal does what it does. Where
-// the program has a handler already, as in a program with AddressSanitizer, nothing is told but overflows, and that
-// handler has its turn; nothing at all is told in a program with ThreadSanitizer, or by a library that is built with
-// either. The first call counts.
+// the program has a handler already, as in a program with AddressSanitizer, nothing is told but overflows, unless that
+// handler is CrashFacts::ends_the_process, and it has its turn; nothing at all is told in a program with
+// ThreadSanitizer, or by a library that is built with either. The first call counts.
 void install_crash_handler();
 
 // Gives the calling thread a stack for handlers of signals, unless it has a large one: without, nobody can tell of an

@@ -5,6 +5,7 @@
 
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -38,7 +39,13 @@ absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, c
 [[gnu::noinline]] absl::Status RankCondVar::await_without_task(RankMutex* mu, absl::FunctionRef<bool()> done,
                                                                const Site& site, Deadline deadline) {
   Task own;
-  return await_as(&own, mu, done, site, deadline);
+  const AfterRanks* const after = AfterRanks::here();
+  if (after == nullptr) return await_as(&own, mu, done, site, deadline);
+  const Deadline last = Deadline::after(monotonic_ns(), after->patience(), /*weak=*/true);
+  absl::Status waited = await_as(&own, mu, done, site, last.at_ns < deadline.at_ns ? last : deadline);
+  if (waited.ok() || deadline.at_ns <= last.at_ns) return waited;
+  return make_error(ErrorKind::kAborted, "the world has ended: no rank is left that could end ", site_text(site),
+                    ", and no other thread has in ", absl::FormatDuration(after->patience()));
 }
 
 namespace {

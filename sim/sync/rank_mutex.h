@@ -1,11 +1,13 @@
 #pragma once
 
 #include <atomic>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/prefetch.h"
 #include "sim/base/task.h"
@@ -77,6 +79,26 @@ class RankCounter {
   std::atomic<int> value_{0};
 };
 
+// A scope in which this thread runs what is due when all ranks of a world have ended: hooks, callbacks, destructors. A
+// wait there is one that only threads of no rank can end, if any can: it fails with Aborted after `patience` of real
+// time.
+class AfterRanks {
+ public:
+  explicit AfterRanks(absl::Duration patience) : outer_(std::exchange(here_, this)), patience_(patience) {}
+  ~AfterRanks() { here_ = outer_; }
+  AfterRanks(const AfterRanks&) = delete;
+  AfterRanks& operator=(const AfterRanks&) = delete;
+
+  // Null: the thread is in none.
+  static const AfterRanks* here() { return here_; }
+  absl::Duration patience() const { return patience_; }
+
+ private:
+  static inline thread_local const AfterRanks* here_ = nullptr;
+  const AfterRanks* const outer_;
+  const absl::Duration patience_;
+};
+
 // Every wait of a task for another is an await() on one of these; Scheduler::sleep() parks by itself. A report of a
 // stuck job is the list of their sites. Thread-safety: all methods are called with the associated mutex held.
 class RankCondVar {
@@ -90,7 +112,8 @@ class RankCondVar {
   //   Timeout when `deadline` passed: the text names the site and, if the deadline is the call's own, the
   //     waits between ranks; or
   //   the cause, when the world was aborted.
-  // A scheduling point. A thread that belongs to no world just blocks, by real time.
+  // A scheduling point. A thread that belongs to no world just blocks, by real time; in an AfterRanks at most for
+  // its patience.
   absl::Status await(RankMutex* mu, absl::FunctionRef<bool()> done, const Site& site,
                      Deadline deadline = Deadline::never()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 

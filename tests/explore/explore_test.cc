@@ -159,6 +159,22 @@ TEST(ExploreOnFibersTest, ReportsTheSmallestRunWithItsStory) {
   EXPECT_THAT(report.text(), AllOf(HasSubstr("found by "), HasSubstr("2 ranks"), HasSubstr("run it again: ")));
 }
 
+TEST(ExploreOnFibersTest, WhatIsNotShrunkIsToldAsItWasFound) {
+  for (const int most : {0, 1, 2}) {
+    const ExploreReport report =
+        explore({.world = fibers(3), .min_ranks = 2, .max_shrink_runs = most},
+                [](RankContext& rank) { observe(rank, "place", rank.store().add("arrived", 1)); });
+    ASSERT_FALSE(report.ok());
+    const ExploreReport::Failure& failure = *report.failure;
+    EXPECT_GT(failure.found_switches, 0);
+    EXPECT_THAT(report.text(), Not(HasSubstr("the same trace")));
+    if (most > 0) continue;
+    EXPECT_EQ(failure.world.world_size, 3);
+    EXPECT_EQ(failure.world.schedule.text(), failure.found.text());
+    EXPECT_EQ(static_cast<int>(failure.world.schedule.switches().size()), failure.found_switches);
+  }
+}
+
 TEST(ExploreOnFibersTest, WhatItFoundFailsAgainFromScheduleAndTrace) {
   const KnownBug& known = bug("wrong_root");
   const ExploreReport report = explore({.world = known.world()}, known.bug);

@@ -161,12 +161,13 @@ TEST_P(DeviceTest, ACallOnMemoryOfTheHostIsIssuedWhenTheStreamGetsThere) {
   });
 }
 
-// What the stream waited for is done where the stream, or a rank that waits for it, goes on.
+// The work that a stream waits for is done where the stream, or a rank that waits for the stream, goes on.
 TEST_P(DeviceTest, AStreamGoesOnNoEarlierThanTheWorkIsDone) {
   run(1, [&](RankContext& rank) {
     FakeDeviceStream stream(rank, driver());
-    const auto work = std::make_shared<FutureWork>(rank);
-    WorkState::handle(work).block_current_stream(stream);
+    Promise promise(&rank.world().scheduler(), rank.rank());
+    const std::shared_ptr<WorkState> work = WorkState::shared(promise.work());
+    promise.work().block_current_stream(stream);
     std::atomic<bool> went_on = false;
     stream.launch([&] { went_on = true; });
     work->when_done(told([&](const absl::Status&) {
@@ -174,7 +175,7 @@ TEST_P(DeviceTest, AStreamGoesOnNoEarlierThanTheWorkIsDone) {
       EXPECT_FALSE(work->is_over());
       EXPECT_FALSE(went_on);
     }));
-    work->resolve();
+    promise.set_value();
     stream.synchronize();
     EXPECT_TRUE(work->is_over());
     EXPECT_TRUE(went_on);

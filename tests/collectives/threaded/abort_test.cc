@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
@@ -1091,6 +1092,61 @@ TEST_P(OutlivesTest, ACallbackThatIsToldOfTheEndMayLookAtAnotherCall) {
   });
   EXPECT_EQ(told, 1);
   EXPECT_EQ(error_of([&] { second.wait(); }, ErrorKind::kAborted), kEnded);
+}
+
+TEST_P(OutlivesTest, ACallbackThatIsToldOfTheEndWaitsForNoKey) {
+  std::vector<float> x = {1};
+  Work kept;
+  std::string error;
+  std::string queue;
+  std::string present;
+  run_and_end(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() != 0) return;
+    rank.store().set("set", "value");
+    kept = pg->recv(x, 1);
+    kept.then([&, &world = rank.world()](const absl::Status&) {
+      present = world.store().get("set");
+      error = error_of([&] { (void)world.store().get("never"); }, ErrorKind::kAborted);
+      queue = error_of([&] { (void)world.store().queue_pop("never"); }, ErrorKind::kAborted);
+    });
+  });
+  EXPECT_EQ(present, "value");
+  EXPECT_THAT(error, ContainsRegex("^Aborted: the world has ended \\[abort_test.cc:[0-9]+\\]$"));
+  EXPECT_THAT(queue, ContainsRegex("^Aborted: the world has ended \\[abort_test.cc:[0-9]+\\]$"));
+}
+
+// A thread of no rank may end such a wait, and has the time of a stall for it.
+TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
+  Latch never(1, "never");
+  Latch soon(1, "soon");
+  Mutex mu("queue");
+  CondVar filled("filled");
+  std::string latch = "none";
+  std::string condition;
+  bool filled_in_time = true;
+  {
+    WorldOptions options = this->options(2);
+    options.stall = absl::Milliseconds(200);
+    World world(options);
+    world.at_end([&] {
+      soon.wait();
+      latch = error_of([&] { never.wait(); }, ErrorKind::kAborted);
+      MutexLock lock(&mu);
+      filled_in_time = filled.wait_for(&mu, absl::Milliseconds(1), [] { return false; });
+      condition = error_of([&] { filled.wait(&mu, [] { return false; }); }, ErrorKind::kAborted);
+    });
+    std::thread other([&] {
+      absl::SleepFor(absl::Milliseconds(20));
+      soon.count_down();
+    });
+    (void)world.run([](RankContext&) {});
+    other.join();
+  }
+  EXPECT_THAT(latch, AllOf(HasSubstr("Aborted: the world has ended: no rank is left that could end latch wait"),
+                           HasSubstr("and no other thread has in 200ms")));
+  EXPECT_FALSE(filled_in_time);
+  EXPECT_THAT(condition, HasSubstr("no rank is left that could end condition wait"));
 }
 
 TEST_P(OutlivesTest, WhatACallbackHeldMayWaitForAnotherCall) {
