@@ -221,8 +221,9 @@ void KeyTable::file_event(std::string_view key, std::optional<std::string_view> 
 
 void KeyTable::deliver_filed() {
   mu.lock();
-  // The caller has filed no event, left its events to another one, or is in a callback, behind which the loop goes on.
-  if (deliverer_ != caller() || delivering_) return mu.unlock();
+  // The caller has left its events to another one, or is in a callback, behind which the loop goes on.
+  if (events_.empty() || delivering_ || (deliverer_ != nullptr && deliverer_ != caller())) return mu.unlock();
+  deliverer_ = caller();
   delivering_ = true;
   StepRecord* const record = may_be_explored_ ? this->record() : nullptr;
   std::exception_ptr own;  // what the calling task's own callback threw: comes out when all events are delivered
@@ -249,6 +250,12 @@ void KeyTable::deliver_filed() {
   deliverer_ = nullptr;
   mu.unlock();
   if (own != nullptr) std::rethrow_exception(own);
+}
+
+bool KeyTable::leave_events() {
+  if (events_.empty() || delivering_) return false;
+  if (deliverer_ == caller()) deliverer_ = nullptr;
+  return deliverer_ == nullptr;
 }
 
 bool KeyTable::is_others_failure(const Watch& watch, const std::exception_ptr& thrown) {

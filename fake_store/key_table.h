@@ -129,11 +129,15 @@ class KeyTable {
 
   void watch(std::string_view key, Store::WatchCallback callback) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // After each operation, with whatever result: calls the callbacks of filed events. Nothing if another task, which
-  // filed first, does so: that one takes the caller's along, so the order of events is kept.
+  // filed first, does so: that one takes the caller's along, so the order of events is kept. A task that may wait
+  // before its operation ends leaves its events first.
   void deliver_events() ABSL_LOCKS_EXCLUDED(mu) {
     if (ever_watched_.load(std::memory_order_relaxed)) [[unlikely]]
       deliver_filed();
   }
+
+  // Lets any task deliver what the caller has filed. Whether there are events that nobody is about to deliver.
+  bool leave_events() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
  private:
   struct Hash {
@@ -201,9 +205,10 @@ class KeyTable {
   Map<std::unique_ptr<Waiters>> waiters_ ABSL_GUARDED_BY(mu);
   Map<std::vector<Watch>> watches_ ABSL_GUARDED_BY(mu);
   std::deque<Event, KeptAllocator<Event>> events_ ABSL_GUARDED_BY(mu);
-  const void* deliverer_ ABSL_GUARDED_BY(mu) = nullptr;  // the caller() that filed first; null: there are no events
-  bool delivering_ ABSL_GUARDED_BY(mu) = false;          // the deliverer_ is at the callbacks
-  std::atomic<bool> ever_watched_{false};  // set with `mu` held, so the thread that filed an event sees it
+  // The caller() that filed first; null: there are no events, or whoever comes first is to deliver them.
+  const void* deliverer_ ABSL_GUARDED_BY(mu) = nullptr;
+  bool delivering_ ABSL_GUARDED_BY(mu) = false;  // the deliverer_ is at the callbacks
+  std::atomic<bool> ever_watched_{false};        // set with `mu` held, so the thread that filed an event sees it
 };
 
 }  // namespace rankloom::internal

@@ -256,7 +256,15 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       return timed_out("");
     }
     // No rank is left that could set the key.
-    if (world == nullptr && state_.world().known() && state_.world().ended()) return world_ended();
+    if (!shared_ && world == nullptr && state_.world().known() && state_.world().ended())
+      return explain(call, missing[0], world_ended());
+    // A watch of what others wrote to the file may set the key.
+    if (shared_ && table_.leave_events()) {
+      table_.mu.unlock();
+      table_.deliver_events();
+      table_.mu.lock();
+      continue;
+    }
     if (!deadline->has_value()) {
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
                             : world->deadline_after(timeout, /*weak=*/!call.timeout.has_value());
@@ -307,7 +315,8 @@ absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, W
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
         if (table_.holds(key, want)) return true;
         refreshed = refresh();
-        if (!refreshed.ok() || table_.holds(key, want)) return true;
+        const bool undelivered = table_.leave_events();  // filed by the task of this wait
+        if (undelivered || !refreshed.ok() || table_.holds(key, want)) return true;
         expired = monotonic_ns() >= deadline_ns;
         return expired;
       },

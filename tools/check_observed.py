@@ -89,6 +89,7 @@ UNOBSERVED = {
     ("Inbox", "unfinished_of_owner"): "counts what its rank has on the way, for that rank's shutdown(), which tells",
     ("WorkState", "open_in_"): RANKS_OWN,
     ("WorkState", "open_call_"): BEFORE_THE_RUN,
+    ("StreamWork", "inner_"): BEFORE_THE_RUN,
     ("Queue", "*"): "of an inbox: " + BY_MUTEX + "; of a stream: " + RANKS_OWN,
 }
 

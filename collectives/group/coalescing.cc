@@ -3,7 +3,6 @@
 #include "collectives/ops/op_table.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/forked_run.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
 
@@ -27,11 +26,7 @@ absl::Status PartWork::waitable() const {
 }
 
 void PartWork::await_whole() const {
-  const WorkState* const whole = WorkState::of(whole_);
-  if (whole == nullptr || Completion::open() || world_ref().ended()) return;
-  const WorldPin alive(world_ref());
-  if (!alive || scheduler()->deterministic()) return;
-  for (WaitTurns turns; !whole->is_over();) turns.next();
+  if (const WorkState* const whole = WorkState::of(whole_); whole != nullptr) await_end_of(*whole);
 }
 
 void PartWork::issued(Work whole) {

@@ -66,6 +66,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         aborts_(std::move(aborts)),
         outputs_(std::move(outputs)) {
     holds_owners(true);  // by the inner work
+    ends_with_whole();   // which is told of its end before it is done
     owns_record(inner_->own_record());
     learned_with(*inner_);
   }
@@ -98,7 +99,11 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 
  protected:
   // A stream may still hold this work.
-  void release_owners() noexcept override { handle_ = Work(); }
+  void release_owners() noexcept override {
+    await_whole();
+    handle_ = Work();
+  }
+  void await_whole() const override { await_end_of(*inner_); }
 
  private:
   const std::shared_ptr<WorkState> inner_;

@@ -221,7 +221,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
     outer->end(absl::OkStatus());
     return WorkState::handle(outer);
   }
-  outer->stands_for(*state);
+  outer->stands_for(state);
   state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   if (!timeout_is_default) {
     // A wait of its own withdraws the call in time.

@@ -86,6 +86,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
     mine = true;
   } else if (gate_.leave()) {
     ended = caught(outer_->op(), code, [&] { return inner->wait(timeout, timeout_is_default, code); });
+    if (!ended.ok()) inner->learned_of_failure();
     if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return ended;  // the handle is taken
     mine = true;
   }

@@ -701,20 +701,23 @@ bool Mailbox::withdraw(Message& message, const Withdrawal& why, const absl::Stat
       return false;
     }
   }
-  uncount(message);
   message.unpoison(/*failed=*/true);
   if (why.why != Withdrawal::Why::kFailure) {
     if (why.why == Withdrawal::Why::kUnwinding) remember_unwound(message, why.cause);
     message.complete(ended);
+    uncount(message);
     return true;
   }
   Completion completion;
+  bool as_told = false;
   const bool first = fail(why.cause, [&](const absl::Status& as) {
-    message.complete(as == why.cause ? ended : as);
+    as_told = as == why.cause;
+    message.complete(as_told ? ended : as);
+    uncount(message);
     if (out.partner != nullptr) finish(*out.partner, as);
   });
   completion.end();
-  return first;
+  return first && as_told;
 }
 
 void Mailbox::remember_unwound(const Message& message, const absl::Status& cause) {

@@ -488,14 +488,14 @@ void Rendezvous::complete_served(Early early) {
     state->complete(absl::OkStatus());
     completing_.add(-1);
   }
-  completion.end();
-  for (std::shared_ptr<CollectiveWork>& state : early.served) Completion::drop(std::move(state));
   if (early.touched != nullptr) [[unlikely]] {
     const CollectiveWork& state = *early.touched;
     fail(touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)), state.call_.code,
                        Touched::kOutput, state.goes_on_alone()));
   }
   if (early.ended) end(early.slot, absl::OkStatus(), early.started_ns);
+  completion.end();
+  for (std::shared_ptr<CollectiveWork>& state : early.served) Completion::drop(std::move(state));
 }
 
 absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state) {
@@ -777,7 +777,7 @@ Rendezvous::Failure Rendezvous::set_failed(const absl::Status& cause) {
   failed_ = failure.cause = scheduler_.aborted() ? scheduler_.abort_cause() : cause;
   spreading_.store(true, std::memory_order_relaxed);
   failure.along = fails_along_.lock();
-  if (failure.along != nullptr) failure.along->set_failed(cause);
+  if (failure.along != nullptr) failure.along->set_failed(failed_);
   unwound_.clear();
   any_unwound_.store(false, std::memory_order_relaxed);
   for (Slot* slot : window_) {

@@ -56,13 +56,20 @@ class StreamWork : public WorkState {
   int64_t seq() const override { return seq_; }
 
   // The work ends with `inner`, but for its being dropped: the flight record is the inner work's.
-  void stands_for(const WorkState& inner) { owns_record(inner.own_record()); }
+  void stands_for(const std::shared_ptr<WorkState>& inner) {
+    owns_record(inner->own_record());
+    inner_ = inner;
+  }
+  void await_group_failure() const override {
+    if (const std::shared_ptr<WorkState> inner = inner_.lock(); inner != nullptr) inner->await_group_failure();
+  }
 
  private:
   const char* const op_;
   const std::string group_;
   const int64_t seq_;
   const std::vector<TensorView> outputs_;
+  std::weak_ptr<WorkState> inner_;  // const once others have the work
 };
 
 }  // namespace rankloom::internal

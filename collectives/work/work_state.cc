@@ -10,6 +10,7 @@
 #include "rankloom/error.h"
 #include "rankloom/stream.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -70,6 +71,8 @@ CalledHandle WorkState::called(const char* op, CodeSite code) const {
 bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
   if (world_.ended()) {
     complete(world_ended(), /*world_lives=*/false);
+    // Another thread may be about to complete it.
+    for (WaitTurns turns; !is_over() && !Completion::open();) turns.next();
     return true;
   }
   if (Task::current() == nullptr) return false;
@@ -133,6 +136,13 @@ void WorkState::forget_outputs() noexcept {
 void WorkState::retrieved(const absl::Status& status) const {
   if (!status.ok()) learned_of_failure();
   retrieved_error(world_, rank_, status);
+}
+
+void WorkState::await_end_of(const WorkState& other) const {
+  if (Completion::open() || world_.ended()) return;
+  const WorldPin alive(world_);
+  if (!alive || scheduler()->deterministic()) return;
+  for (WaitTurns turns; !other.is_over();) turns.next();
 }
 
 void WorkState::learned_of_failure() const {
@@ -347,6 +357,7 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
     ended = status_;
   }
   if (learns) {
+    seen_done();
     learned();
     retrieved(ended);
   }

@@ -188,6 +188,8 @@ class WorkState : public OpenCall {
   // For constructors: the work ends together with another one, see seen_done().
   void ends_with_whole() { is_part_ = true; }
   virtual void await_whole() const {}
+  // The wait itself, for `other`, which this one ends with.
+  void await_end_of(const WorkState& other) const;
   // wait() by a task of the work's world, in no explored run, without a warning. `timeout_ns`: Deadline::kNever: for as
   // long as it takes.
   absl::Status wait_simply(const Site& site, int64_t timeout_ns, bool timeout_is_default) {

@@ -79,6 +79,7 @@ class Shrinker {
   const std::string signature_;
   Baseline& baseline_;
   WorldOptions world_;  // the smallest so far
+  Schedule unsteered_;  // the schedule that it was found to fail under
   std::vector<Schedule::Switch> switches_;
   std::string found_story_;  // of the run before shrinking
   std::vector<int64_t> found_switch_steps_;
@@ -119,7 +120,7 @@ bool Shrinker::find_schedule(const WorldOptions& base, Outcome* outcome, WorldOp
   const Schedule in_default_order = Schedule::steered(*base.seed, {});
   if (fails(in_default_order)) return true;
   const auto tree = std::make_shared<ScheduleTree>();
-  for (int i = 0; i < kTries && tree->more(); ++i) {
+  for (int i = 0; i < kTries && may_try() && tree->more(); ++i) {
     if (fails(in_default_order, tree)) {
       found->schedule = Schedule::replay(outcome->report.trace);
       return true;
@@ -156,6 +157,7 @@ void Shrinker::cut_ranks() {
     Outcome outcome;
     if (find_schedule(smaller, &outcome, &found)) {
       world_ = found;
+      unsteered_ = found.schedule;
       switches_ = switches_of(world_, outcome);
       return;
     }
@@ -166,7 +168,7 @@ void Shrinker::cut_ranks() {
 void Shrinker::cut_faults_and_switches() {
   world_ = steered(switches_);
   if (!fails_alike(world_)) {  // what a program draws from elsewhere cannot be steered
-    world_.schedule = Schedule::replay(found_.report.trace);
+    world_.schedule = unsteered_;
     return;
   }
   const auto fails_with_faults = [&](const std::vector<Fault>& faults) {
@@ -208,6 +210,7 @@ void Shrinker::describe_smallest(ExploreReport::Failure* failure) {
 ExploreReport::Failure Shrinker::shrink() {
   ExploreReport::Failure failure;
   failure.headline = found_.headline();
+  unsteered_ = Schedule::replay(found_.report.trace);
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   switches_ = switches_of(world_, found_, record);
   found_story_ = story_text(*record, found_.report, switches_);

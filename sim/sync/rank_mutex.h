@@ -79,9 +79,9 @@ class RankCounter {
   std::atomic<int> value_{0};
 };
 
-// A scope in which this thread runs what is due when all ranks of a world have ended: hooks, callbacks, destructors. A
-// wait there is one that only threads of no rank can end, if any can: it fails with Aborted after `patience` of real
-// time.
+// A scope in which this thread runs the hooks of a world whose ranks have all ended, among them the ends of its groups
+// with callbacks and destructors. A wait there is one that only threads of no rank can end, if any can: it fails with
+// Aborted after `patience` of real time.
 class AfterRanks {
  public:
   explicit AfterRanks(absl::Duration patience) : outer_(std::exchange(here_, this)), patience_(patience) {}

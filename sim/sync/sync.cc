@@ -223,7 +223,7 @@ void MutexState::release(CodeSite code) {
   ObservedMutexLock lock(&mu_);
   const Told told(object_);
   if (!held_ || owner_ != Task::current()) {
-    if (aborted()) return;  // a wait that failed did not lock it
+    if (aborted() || AfterRanks::here() != nullptr) return;  // a wait that failed did not lock it
     told.read();
     misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
            absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",

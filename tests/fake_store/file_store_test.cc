@@ -11,6 +11,9 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "fake_store/crc32c.h"
 #include "rankloom/random.h"
@@ -459,6 +462,33 @@ TEST_P(FileStoreGearTest, AWaitForOtherProcessesEndsByRealTime) {
     EXPECT_THAT(error.what(), HasSubstr("FileStore wait: timed out after 50ms: missing key \"absent\""));
     EXPECT_GE(monotonic_ns() - before, 50'000'000);
   });
+}
+
+// A wait sees the changes of others, too, and is not the end of its operation: what a watch of them does may end the
+// wait.
+TEST_P(FileStoreGearTest, AWatchIsToldWhileItsRankWaits) {
+  std::thread others([&] {
+    auto store = FileStore::open(path_);
+    store->wait({"watching"});
+    store->set("a", "1");
+    store->wait({"went on"});
+    store->multi_set({"a", "done"}, {"2", ""});
+  });
+  std::vector<std::string> seen;
+  run_on(StoreKind::kFile, GetParam(), 2, path_, 5, [&](int rank, Store& store) {
+    if (rank == 1) return;
+    store.watch_key("a", [&](std::optional<std::string_view>, std::optional<std::string_view> after) {
+      seen.emplace_back(after.value_or("-"));
+      store.set("go", "");
+    });
+    store.set("watching", "");
+    store.get("go");
+    EXPECT_THAT(seen, ElementsAre("1"));
+    store.set("went on", "");
+    store.get("done");
+    EXPECT_THAT(seen, ElementsAre("1", "2"));
+  });
+  others.join();
 }
 
 TEST_F(FileStoreTest, AStoreThatIsNotSharedWaitsInTheWorldsTime) {
