@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
@@ -232,7 +233,10 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   // clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
-  const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : state_.timeout();
+  const AfterRanks* const after = shared_ && !call.timeout.has_value() ? AfterRanks::here() : nullptr;
+  const absl::Duration timeout = call.timeout.has_value() ? *call.timeout
+                                 : after != nullptr       ? std::min(after->patience(), state_.timeout())
+                                                          : state_.timeout();
   for (;;) {
     std::vector<std::string_view> missing;
     for (const std::string_view key : call.keys) {
@@ -248,6 +252,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
 
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
     const auto timed_out = [&](absl::string_view more) {
+      if (after != nullptr && timeout == after->patience()) return explain(call, missing[0], after->ended(call.name()));
       return make_error(ErrorKind::kTimeout, who(call), ": timed out after ", absl::FormatDuration(timeout),
                         ": missing ", detail, more);
     };
@@ -258,16 +263,21 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     // No rank is left that could set the key.
     if (!shared_ && world == nullptr && state_.world().known() && state_.world().ended())
       return explain(call, missing[0], world_ended());
-    // A watch of what others wrote to the file may set the key.
-    if (shared_ && table_.leave_events()) {
-      table_.mu.unlock();
-      table_.deliver_events();
-      table_.mu.lock();
-      continue;
-    }
     if (!deadline->has_value()) {
-      *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, /*weak=*/true)
-                            : world->deadline_after(timeout, /*weak=*/!call.timeout.has_value());
+      const bool weak = !call.timeout.has_value();
+      *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, weak) : world->deadline_after(timeout, weak);
+    }
+    if (shared_) {
+      // Behind callbacks that took long; there may be more of them each time.
+      if (world != nullptr && world->aborted()) return world->abort_cause();
+      if (monotonic_ns() >= (*deadline)->at_ns) return timed_out("");
+      // A watch of what others wrote to the file may set the key.
+      if (table_.leave_events()) {
+        table_.mu.unlock();
+        const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
+        table_.deliver_events();
+        continue;
+      }
     }
 
     KeyTable::WaitScope waiters(&table_, missing[0]);

@@ -5,6 +5,7 @@
 #include <exception>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -633,7 +634,9 @@ void WorldState::run_end_hooks() {
     lock.apart();  // after all steps
     hooks.swap(end_hooks_);
   }
-  const AfterRanks after(options_.stall);
+  // A rank of another world waits as such.
+  std::optional<AfterRanks> after;
+  if (Task::current() == nullptr) after.emplace(options_.stall);
   for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 

@@ -75,7 +75,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
-    complete(waited);
+    if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
     for (const Fault& fault : std::exchange(faults_, {})) {
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;

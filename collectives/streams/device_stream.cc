@@ -117,6 +117,7 @@ absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark(std::shared_ptr<c
 absl::Status DeviceStream::block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held,
                                  absl::Duration timeout, CodeSite code) {
   if (work->is_completed()) {
+    work->seen_done();
     if (absl::Status ended = work->status(); !ended.ok()) state_->fail(ended);
     return absl::OkStatus();
   }

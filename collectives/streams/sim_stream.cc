@@ -283,7 +283,10 @@ void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code
     WorkState* const state = held->state().get();
     if (state == nullptr) return absl::OkStatus();
     absl::Status waited = state->await(timeout, timeout == absl::InfiniteDuration(), code);
-    if (!waited.ok() && state->is_over()) state->learned_of_failure();
+    if (state->is_over()) {
+      state->seen_done();
+      if (!waited.ok()) state->learned_of_failure();
+    }
     queue->has_waited_for(held->state());
     if (!waited.ok() && !state->is_completed() && error_kind(waited) == ErrorKind::kTimeout) {
       waited = make_error(ErrorKind::kTimeout, queue->who(), "waited ", absl::FormatDuration(timeout),

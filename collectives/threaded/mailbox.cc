@@ -784,18 +784,18 @@ void Mailbox::set_failed(const absl::Status& cause) {
   touched_group(Access::kWrite);
   failure_ = cause;
   unwound_.clear();
-  let_go_.swap(travelling_);
+  ends_with_spread_.swap(travelling_);
   any_unwound_.store(false, std::memory_order_relaxed);
   failed_.store(true, std::memory_order_release);
 }
 
 void Mailbox::spread(const absl::Status& cause) {
   Completion completion;
-  decltype(let_go_) travelled;
+  decltype(ends_with_spread_) travelled;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // told above
-    travelled.swap(let_go_);
+    travelled.swap(ends_with_spread_);
   }
   for (auto& [number, message] : travelled) Completion::drop(std::move(message));
   for (int rank = 0; rank < group_->size(); ++rank) {

@@ -135,8 +135,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
   // A send to a member elsewhere has ended there.
   void received(int64_t number, const absl::Status& status);
 
-  // Takes a message back whose data has not moved, and ends it with `ended`; waits for a move under way. False: the
-  // message was done before.
+  // Takes a message back whose data has not moved, and ends it; waits for a move under way. True: it ended with
+  // `ended`. False: as others had it end, before or at the same time.
   bool withdraw(Message& message, const Withdrawal& why, const absl::Status& ended);
 
   // The group's failure, of which the rendezvous tells.
@@ -233,7 +233,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
   // Sends to members elsewhere: how many so far, those that have not ended there, and those that go with spread().
   int64_t travelled_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<int64_t, std::shared_ptr<Message>> travelling_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> let_go_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<int64_t, std::shared_ptr<Message>> ends_with_spread_ ABSL_GUARDED_BY(mu_);
   struct UnwoundMessage;
   std::vector<UnwoundMessage> unwound_ ABSL_GUARDED_BY(mu_);
   std::atomic<bool> any_unwound_{false};                  // written under mu_

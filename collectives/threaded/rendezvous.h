@@ -127,14 +127,14 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     return seq - base_;
   }
 
-  // Takes a call back that no kernel has touched, and ends it with `ended`; waits for a kernel that runs. False: the
-  // call was done before, or a device has it and will be through with it later. The call can never be complete then:
-  // its rank does not file the number again.
+  // Takes a call back that no kernel has touched, and ends it; waits for a kernel that runs. True: it ended with
+  // `ended`. False: as others had it end, before or at the same time, or a device will be through with it later. The
+  // call can never be complete then: its rank does not file the number again.
   bool withdraw(CollectiveWork& state, const Withdrawal& why, const absl::Status& ended);
 
   // Ends all calls on their way and refuses later ones. `taken`: ends those that the caller has taken out, with the
-  // cause that it is given, when all are refused already. The first cause stays: false if the group had failed before,
-  // and that is the cause then. In the free gear another thread may have been faster.
+  // cause that it is given, when all are refused already: that of the world's abort, if there is one, else of the
+  // group's first failure. Result: whether the caller is the first. In the free gear another may have been faster.
   bool fail(
       const absl::Status& cause, absl::FunctionRef<void(const absl::Status&)> taken = [](const absl::Status&) {});
   // The calls that fail together with the group's collectives: its messages. A rank that has learned of the failure of

@@ -225,7 +225,7 @@ class Store {
   // Calls `callback` for each later change of the value at `key`, in the order of the changes, as long as the store
   // lives: after the change, without a lock, on the thread of the rank that makes it; while one calls back, others
   // leave theirs to it and go on. It may use the store. Its exception is a failure of the rank that left it here, and
-  // of the changing call if that is of the same rank. Other processes' changes (FileStore) are seen at the next use.
+  // of the changing call if that is of the same rank. Other processes' changes (FileStore) are seen in later calls.
   void watch_key(std::string_view key, WatchCallback callback, CodeSite code = CodeSite::here());
 
   // The store's own timeout, of all ranks that share it: 300 s at first, as c10d's, and for a world's store the

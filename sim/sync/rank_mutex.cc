@@ -7,6 +7,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -21,6 +22,11 @@ bool has_threads(const Scheduler* scheduler) {
 
 RankMutex::RankMutex(const Scheduler* scheduler, LockLevel level) : real_(has_threads(scheduler)), level_(level) {}
 RankCounter::RankCounter(const Scheduler* scheduler) : real_(has_threads(scheduler)) {}
+
+absl::Status AfterRanks::ended(std::string_view wait) const {
+  return make_error(ErrorKind::kAborted, "the world has ended: no rank is left that could end ", sv(wait),
+                    ", and nobody else has in ", absl::FormatDuration(patience_));
+}
 
 void RankMutex::lock_real() {
   if (!mu_.TryLock()) [[unlikely]]
@@ -40,12 +46,11 @@ absl::Status RankCondVar::await(RankMutex* mu, absl::FunctionRef<bool()> done, c
                                                                const Site& site, Deadline deadline) {
   Task own;
   const AfterRanks* const after = AfterRanks::here();
-  if (after == nullptr) return await_as(&own, mu, done, site, deadline);
+  const bool own_deadline = !deadline.weak && deadline.at_ns != Deadline::kNever;
+  if (after == nullptr || own_deadline) return await_as(&own, mu, done, site, deadline);
   const Deadline last = Deadline::after(monotonic_ns(), after->patience(), /*weak=*/true);
   absl::Status waited = await_as(&own, mu, done, site, last.at_ns < deadline.at_ns ? last : deadline);
-  if (waited.ok() || deadline.at_ns <= last.at_ns) return waited;
-  return make_error(ErrorKind::kAborted, "the world has ended: no rank is left that could end ", site_text(site),
-                    ", and no other thread has in ", absl::FormatDuration(after->patience()));
+  return waited.ok() || deadline.at_ns <= last.at_ns ? waited : after->ended(site_text(site));
 }
 
 namespace {

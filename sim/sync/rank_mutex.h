@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -79,9 +80,9 @@ class RankCounter {
   std::atomic<int> value_{0};
 };
 
-// A scope in which this thread runs the hooks of a world whose ranks have all ended, among them the ends of its groups
-// with callbacks and destructors. A wait there is one that only threads of no rank can end, if any can: it fails with
-// Aborted after `patience` of real time.
+// A scope in which this thread, which runs no rank, runs the hooks of a world whose ranks have all ended, among them
+// the ends of its groups with callbacks and destructors. A wait there is one that only others can end, if any can:
+// without a timeout of its own it fails with Aborted after `patience` of real time.
 class AfterRanks {
  public:
   explicit AfterRanks(absl::Duration patience) : outer_(std::exchange(here_, this)), patience_(patience) {}
@@ -89,9 +90,11 @@ class AfterRanks {
   AfterRanks(const AfterRanks&) = delete;
   AfterRanks& operator=(const AfterRanks&) = delete;
 
-  // Null: the thread is in none.
-  static const AfterRanks* here() { return here_; }
+  // Null: the thread is in none, or runs a rank of another world in it.
+  static const AfterRanks* here() { return Task::current() == nullptr ? here_ : nullptr; }
   absl::Duration patience() const { return patience_; }
+  // The end of a wait of that length.
+  absl::Status ended(std::string_view wait) const;
 
  private:
   static inline thread_local const AfterRanks* here_ = nullptr;

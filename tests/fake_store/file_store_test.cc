@@ -7,14 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "fake_store/crc32c.h"
 #include "rankloom/random.h"
 #include "sim/base/parker.h"
@@ -489,6 +492,54 @@ TEST_P(FileStoreGearTest, AWatchIsToldWhileItsRankWaits) {
     EXPECT_THAT(seen, ElementsAre("1", "2"));
   });
   others.join();
+}
+
+TEST_F(FileStoreTest, AWatchThatThrowsInAWaitEndsTheWait) {
+  auto store = FileStore::open(path_);
+  store->watch_key("a", [](auto, auto) { throw std::runtime_error("from the watch"); });
+  std::thread other([&] {
+    auto store = FileStore::open(path_);
+    store->wait({"waits"});
+    store->set("a", "1");
+  });
+  store->set("waits", "");
+  EXPECT_THROW(store->get("never"), std::runtime_error);
+  other.join();
+  store->set("b", "2");
+  EXPECT_EQ(store->get("b"), "2");
+}
+
+TEST_F(FileStoreTest, AWatchThatIsAlwaysCalledLeavesAWaitItsTimeout) {
+  auto store = FileStore::open(path_);
+  int calls = 0;
+  store->watch_key("a", [&](auto, auto) {
+    ++calls;
+    absl::SleepFor(absl::Milliseconds(2));
+  });
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    auto store = FileStore::open(path_);
+    for (; !over; absl::SleepFor(absl::Milliseconds(1))) store->add("a", 1);
+  });
+  EXPECT_EQ(error_of([&] { store->wait({"never"}, absl::Milliseconds(100)); }).kind(), ErrorKind::kTimeout);
+  over = true;
+  other.join();
+  EXPECT_GT(calls, 0);
+}
+
+TEST_F(FileStoreTest, AHookOfAWorldWaitsForOtherProcessesAsLongAsForAStall) {
+  std::string error;
+  {
+    WorldOptions options;
+    options.stall = absl::Milliseconds(50);
+    World world(options);
+    auto store = FileStore::open(path_, {.scheduler = &world.scheduler()});
+    world.at_end([&] { error = error_of([&] { (void)store->get("never"); }).what(); });
+    (void)world.run([](RankContext&) {});
+  }
+  EXPECT_THAT(error,
+              HasSubstr("Aborted: FileStore get key \"never\": the world has ended: no rank is left that could end "));
+  EXPECT_THAT(error, HasSubstr("and nobody else has in 50ms"));
 }
 
 TEST_F(FileStoreTest, AStoreThatIsNotSharedWaitsInTheWorldsTime) {

@@ -127,6 +127,34 @@ class CustomGroupFailureTest : public EveryWorldTest {
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, CustomGroupFailureTest, every_world(), world_name);
 
+// The calls of this group are promises that nobody keeps.
+class SilentLink final : public ProcessGroup {
+ public:
+  SilentLink(RankContext& rank, std::shared_ptr<const Group> group) : ProcessGroup(rank, std::move(group)) {}
+  std::string backend_name() const override { return "silent"; }
+  absl::StatusOr<Work> execute(CollectiveCall&& /*call*/) override {
+    promises.emplace_back();
+    return promises.back().work();
+  }
+  std::vector<Promise> promises;
+};
+
+TEST_P(CustomGroupFailureTest, AWaitInVainWithAFaultBehindItLeavesTheCallOpen) {
+  WorldOptions world = options(1);
+  world.faults = {{.kind = Fault::Kind::kCorrupt, .rank = 0, .when = Fault::When::kAfter}};
+  bool completed = true;
+  const RunReport report = run_world(std::move(world), [&](RankContext& rank) {
+    auto pg = init_process_group(rank, {.make = [](RankContext& self, const std::shared_ptr<const Group>& group) {
+                                   return std::make_shared<SilentLink>(self, group);
+                                 }});
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    EXPECT_THAT(error_of([&] { work.wait(absl::Milliseconds(5)); }), HasSubstr("timed out"));
+    completed = work.is_completed();
+  });
+  EXPECT_FALSE(completed);
+}
+
 TEST_P(CustomGroupFailureTest, OfExecuteHasTheCall) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     auto pg = join(rank);

@@ -1144,7 +1144,7 @@ TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
     other.join();
   }
   EXPECT_THAT(latch, AllOf(HasSubstr("Aborted: the world has ended: no rank is left that could end latch wait"),
-                           HasSubstr("and no other thread has in 200ms")));
+                           HasSubstr("and nobody else has in 200ms")));
   EXPECT_FALSE(filled_in_time);
   EXPECT_THAT(condition, HasSubstr("no rank is left that could end condition wait"));
 }
