@@ -233,10 +233,9 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   // clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
-  const AfterRanks* const after = shared_ && !call.timeout.has_value() ? AfterRanks::here() : nullptr;
-  const absl::Duration timeout = call.timeout.has_value() ? *call.timeout
-                                 : after != nullptr       ? std::min(after->patience(), state_.timeout())
-                                                          : state_.timeout();
+  const AfterRanks* const after = call.timeout.has_value() ? nullptr : AfterRanks::here();
+  const absl::Duration most = after != nullptr ? after->patience() : absl::InfiniteDuration();
+  const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : std::min(most, state_.timeout());
   for (;;) {
     std::vector<std::string_view> missing;
     for (const std::string_view key : call.keys) {
@@ -252,7 +251,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
 
     const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
     const auto timed_out = [&](absl::string_view more) {
-      if (after != nullptr && timeout == after->patience()) return explain(call, missing[0], after->ended(call.name()));
+      if (after != nullptr && timeout == most) return explain(call, missing[0], after->ended(call.name()));
       return make_error(ErrorKind::kTimeout, who(call), ": timed out after ", absl::FormatDuration(timeout),
                         ": missing ", detail, more);
     };
@@ -267,39 +266,13 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       const bool weak = !call.timeout.has_value();
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, weak) : world->deadline_after(timeout, weak);
     }
-    if (shared_) {
-      // Behind callbacks that took long; there may be more of them each time.
-      if (world != nullptr && world->aborted()) return world->abort_cause();
-      if (monotonic_ns() >= (*deadline)->at_ns) return timed_out("");
-      // A watch of what others wrote to the file may set the key.
-      if (table_.leave_events()) {
-        table_.mu.unlock();
-        const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
-        table_.deliver_events();
-        continue;
-      }
-    }
-
     KeyTable::WaitScope waiters(&table_, missing[0]);
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
     const BarrierWait barrier(&table_, call);
     const std::string barrier_name = call.way.barrier != nullptr ? quote(call.way.barrier->name) : "";
     const Site site = wait_site(call, detail, barrier_name, barrier);
-    absl::Status waited;
-    if (shared_) {
-      waited = await_log(&changed, missing[0], want, site, (*deadline)->at_ns);
-    } else {
-      waited = changed.await(
-          &table_.mu,
-          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
-            if (table_.holds(missing[0], want)) return true;
-            for (const std::string_view key : missing) {
-              if (!table_.holds(key, want)) table_.waits_on(key, want);
-            }
-            return false;
-          },
-          site, **deadline);
-    }
+    const absl::Status waited = shared_ ? await_log(&changed, missing[0], want, site, (*deadline)->at_ns)
+                                        : await_table(&changed, missing, want, site, **deadline);
     if (waited.ok()) continue;
     if (world != nullptr && world->aborted()) return waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
@@ -308,8 +281,36 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   }
 }
 
+absl::Status TableStore::await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,
+                                     const Site& site, Deadline deadline) {
+  return changed->await(
+      &table_.mu,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
+        if (table_.holds(missing[0], want)) return true;
+        for (const std::string_view key : missing) {
+          if (!table_.holds(key, want)) table_.waits_on(key, want);
+        }
+        return false;
+      },
+      site, deadline);
+}
+
+bool TableStore::deliver_in_wait() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!table_.leave_events()) return false;
+  table_.mu.unlock();
+  const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
+  table_.deliver_events();
+  return true;
+}
+
 absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, Want want, const Site& site,
                                    int64_t deadline_ns) {
+  // Behind callbacks that took long, and behind which there may be more of them each time.
+  const Task* const caller = Task::current();
+  if (caller != nullptr && caller->scheduler != nullptr && caller->scheduler->aborted())
+    return caller->scheduler->abort_cause();
+  if (monotonic_ns() >= deadline_ns) return make_error(ErrorKind::kTimeout, "timed out");
+  if (deliver_in_wait()) return absl::OkStatus();
   if (poller_ == nullptr || !poller_->usable()) {
     (void)poller_.release();
     poller_ = std::make_unique<FilePoller>([log = log_.get()] { return log->changed(); });

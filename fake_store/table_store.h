@@ -64,7 +64,14 @@ class TableStore : public Kept {
   // the first wait of a call and kept for its further ones.
   absl::Status await(const StoreCall& call, Want want, std::optional<Deadline>* deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
-  // One wait of await(), for a key that other processes may write: at most until monotonic `deadline_ns`.
+  // One wait of await(), for the first of the missing keys.
+  absl::Status await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,
+                           const Site& site, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
+  // Calls the watches of what other processes wrote, which may set an awaited key, unless another task does. Whether
+  // there were any.
+  bool deliver_in_wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
+  // One wait of await(), for a key that other processes may write, or a call of watches: at most until monotonic
+  // `deadline_ns`.
   absl::Status await_log(RankCondVar* changed, std::string_view key, Want want, const Site& site, int64_t deadline_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
 
