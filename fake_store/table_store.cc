@@ -260,8 +260,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       return timed_out("");
     }
     // No rank is left that could set the key.
-    if (!shared_ && world == nullptr && state_.world().known() && state_.world().ended())
-      return explain(call, missing[0], world_ended());
+    if (!shared_ && world == nullptr && world_has_ended()) return explain(call, missing[0], world_ended());
     if (!deadline->has_value()) {
       const bool weak = !call.timeout.has_value();
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, weak) : world->deadline_after(timeout, weak);
@@ -279,6 +278,13 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     for (const std::string_view key : missing) table_.gave_up(key, want);
     return timed_out(lines_below(waited.message()));
   }
+}
+
+bool TableStore::world_has_ended() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!state_.world().known()) return false;
+  table_.mu.unlock();
+  const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
+  return state_.world().ended();
 }
 
 absl::Status TableStore::await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,

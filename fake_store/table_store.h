@@ -64,6 +64,8 @@ class TableStore : public Kept {
   // the first wait of a call and kept for its further ones.
   absl::Status await(const StoreCall& call, Want want, std::optional<Deadline>* deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
+  // Whether the store is one of a world that is over. Asked without the mutex, which is held before and after.
+  bool world_has_ended() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   // One wait of await(), for the first of the missing keys.
   absl::Status await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,
                            const Site& site, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
