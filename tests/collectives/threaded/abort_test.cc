@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/clock.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/matchers.h"
@@ -1134,7 +1135,8 @@ TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
       latch = error_of([&] { never.wait(); }, ErrorKind::kAborted);
       MutexLock lock(&mu);
       filled_in_time = filled.wait_for(&mu, absl::Milliseconds(1), [] { return false; });
-      condition = error_of([&] { filled.wait(&mu, [] { return false; }); }, ErrorKind::kAborted);
+      condition = error_of([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { filled.wait(&mu, [] { return false; }); },
+                           ErrorKind::kAborted);
     });
     std::thread other([&] {
       absl::SleepFor(absl::Milliseconds(20));
