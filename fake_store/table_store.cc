@@ -233,7 +233,8 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   // clock.
   Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   const bool real_time = shared_ || world == nullptr;
-  const AfterRanks* const after = call.timeout.has_value() ? nullptr : AfterRanks::here();
+  // RankCondVar limits a hook's wait, but not that of await_log(), which is a task's.
+  const AfterRanks* const after = shared_ && !call.timeout.has_value() ? AfterRanks::here() : nullptr;
   const absl::Duration most = after != nullptr ? after->patience() : absl::InfiniteDuration();
   const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : std::min(most, state_.timeout());
   for (;;) {

@@ -17,16 +17,6 @@ constexpr size_t kMostSpeakers = 3;
 // The calls of a rank that speaks.
 constexpr int kLastCalls = 5;
 
-void write_ints(const std::vector<int>& values, WireWriter* out) {
-  out->number(static_cast<uint32_t>(values.size()));
-  for (const int value : values) out->number(value);
-}
-std::vector<int> read_ints(WireReader* in) {
-  std::vector<int> values;
-  for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) values.push_back(in->number<int>());
-  return values;
-}
-
 void write_part(const WaitPart& part, WireWriter* out) {
   const StuckRun::Wait& wait = part.wait;
   write_ints(wait.ranks, out);

@@ -236,20 +236,6 @@ void MpiEngine::handle(int from, std::string_view bytes) {
                        " bytes, kind ", static_cast<int>(kind)));
 }
 
-namespace {
-
-void write_tags(const std::vector<int32_t>& tags, WireWriter* out) {
-  out->number(static_cast<uint32_t>(tags.size()));
-  for (const int32_t tag : tags) out->number(tag);
-}
-std::vector<int32_t> read_tags(WireReader* in) {
-  std::vector<int32_t> tags;
-  for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) tags.push_back(in->number<int32_t>());
-  return tags;
-}
-
-}  // namespace
-
 MpiMember* MpiEngine::known(const std::string& key) {
   const auto at = members_.find(key);
   return at != members_.end() ? at->second.get() : nullptr;
@@ -268,13 +254,13 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       const MpiMember* const member = known(in->text());
       WireWriter answer = message(Kind::kAnswer);
       answer.number(number).number<int64_t>(member != nullptr ? member->calls() : -1);
-      write_tags(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &answer);
+      write_ints(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &answer);
       return tell(from, std::move(answer));
     }
     case Kind::kAnswer: {
       const auto number = in->number<uint64_t>();
       const auto calls = in->number<int64_t>();
-      std::vector<int32_t> sends = read_tags(in);
+      std::vector<int32_t> sends = read_ints(in);
       if (const auto question = answers_.find(number); question != answers_.end())
         question->second[from] = {.calls = calls, .sends = std::move(sends), .answered = true};
       return;
@@ -289,7 +275,7 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
       if (member != nullptr && ended) member->close_up_to(call);
       WireWriter nothing = message(Kind::kNothing);
       nothing.text(key).number(member == nullptr && ended);
-      write_tags(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &nothing);
+      write_ints(member != nullptr ? member->sends_to(from) : std::vector<int32_t>(), &nothing);
       return tell(from, std::move(nothing));
     }
     case Kind::kReceived: {
@@ -302,7 +288,7 @@ void MpiEngine::handle_group(Kind kind, int from, WireReader* in) {
     default: {  // kNothing
       MpiMember* const member = known(in->text());
       const bool unknown = in->number<bool>();
-      const std::vector<int32_t> tags = read_tags(in);
+      const std::vector<int32_t> tags = read_ints(in);
       if (member != nullptr) member->nothing_from(from, unknown, tags);
       return;
     }

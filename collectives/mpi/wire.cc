@@ -169,6 +169,16 @@ CodeSite read_code(WireReader* in) {
   return {kept_text(std::move(file)), in->number<int32_t>()};
 }
 
+void write_ints(const std::vector<int>& values, WireWriter* out) {
+  out->number(static_cast<uint32_t>(values.size()));
+  for (const int value : values) out->number(value);
+}
+std::vector<int> read_ints(WireReader* in) {
+  std::vector<int> values;
+  for (auto left = in->number<uint32_t>(); left > 0 && in->ok(); --left) values.push_back(in->number<int>());
+  return values;
+}
+
 void write_texts(const std::vector<std::string>& texts, WireWriter* out) {
   out->number(static_cast<uint64_t>(texts.size()));
   for (const std::string& text : texts) out->text(text);

@@ -67,6 +67,9 @@ const char* kept_text(std::string text);
 void write_code(CodeSite code, WireWriter* out);
 CodeSite read_code(WireReader* in);
 
+void write_ints(const std::vector<int>& values, WireWriter* out);
+std::vector<int> read_ints(WireReader* in);
+
 void write_texts(const std::vector<std::string>& texts, WireWriter* out);
 std::vector<std::string> read_texts(WireReader* in);
 

@@ -42,6 +42,7 @@ class CoalescedWork : public MemberWork, public std::enable_shared_from_this<Coa
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const RanksElsewhere* elsewhere() const override;
+  std::string facts() const override;
   void await_group_failure() const override;
 
  private:

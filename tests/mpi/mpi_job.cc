@@ -251,6 +251,13 @@ int run(const std::string& kind, const std::string& folder) {
     }
     if (kind == "kill" && rank.rank() == 1) kill(getpid(), SIGKILL);
     if (kind == "crash" && rank.rank() == 1) raise(SIGSEGV);
+    if (kind == "coalesced_tags" && rank.rank() == 1) {
+      pg->start_coalescing();
+      Work part = pg->recv(x, 0, 3);
+      Work whole = pg->end_coalescing();
+      whole.wait(absl::Milliseconds(300));
+    }
+    if (kind == "coalesced_tags" && rank.rank() == 0) pg->send(x, 1, 4).wait();
     if (kind == "tags" && rank.rank() == 0) pg->send(x, 1, 4).wait();
     if (kind == "tags" && rank.rank() == 1) pg->recv(x, 0, 3).wait(absl::Milliseconds(300));
     if (kind == "kill_in_call" && rank.rank() == 1) {

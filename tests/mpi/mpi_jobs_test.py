@@ -139,6 +139,11 @@ class JobsTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"Timeout: rank 1, group 0, recv from rank 0, tag 3: timed out after 300ms waiting for rank 0 \[group 0, mpi_job.cc:\d+\]"
                          r"\n  rank 0 has sends to this rank on their way with tag 4, and this recv is for tag 3")
 
+    def test_coalesced_calls_in_vain_name_them_too(self):
+        done = self.failed_job("coalesced_tags")
+        self.assertIn("timed out after 300ms waiting for rank 0", done.stdout)
+        self.assertIn("\n  rank 0 has sends to this rank on their way with tag 4, and this recv is for tag 3", done.stdout)
+
     def test_the_thread_level(self):
         done = self.failed_job("level")
         self.assertRegex(done.stdout, r"refused: InvalidArgument: run_mpi_world: MPI gives MPI_THREAD_\w+, want MPI_THREAD_MULTIPLE "
