@@ -36,16 +36,6 @@ for folder in $(pkg-config --cflags-only-I rankloom-testing | tr ' ' '\n' | sed 
   [[ ! -e $folder/testing.h || ! -e $folder/rankloom.h ]] || fail "$folder, of the include path, has testing.h at its root"
 done
 
-# The headers that we install are the public ones, and each finds what it includes without the others.
-installed=$(cd "$prefix/include" && find . -name '*.h' | sort)
-public=$(cd "$here/../../include" && find . -name '*.h' | sort)
-[[ -z $(comm -23 <(echo "$installed") <(echo "$public")) ]] || fail "installed, and not public: $installed"
-mkdir one_header
-for header in $installed; do
-  echo "#include <${header#./}>" >"one_header/$(tr / _ <<<"${header#./}").cc"
-done
-find one_header -name '*.cc' -print0 | xargs -0 -P 2 -n 1 $CXX -std=c++20 -fsyntax-only $(pkg-config --cflags rankloom-testing)
-
 # CMake.
 cmake -S "$here" -B by_cmake -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_PREFIX_PATH="$prefix" >log 2>&1 || fail "$(cat log)"
 cmake --build by_cmake >log 2>&1 || fail "$(cat log)"

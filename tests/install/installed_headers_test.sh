@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The headers that a build folder installs are the public ones, and each finds what it includes without the others.
+#     installed_headers_test.sh BUILD_FOLDER
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+CXX=${CXX:-g++}
+
+fail() {
+  echo "installed_headers_test: $*" >&2
+  exit 1
+}
+
+meson install -C "$build" --no-rebuild --quiet --tags devel --destdir "$work/root"
+pc=$(find "$work/root" -name rankloom.pc)
+export PKG_CONFIG_PATH=${pc%/rankloom.pc}
+prefix=$(realpath "$(pkg-config --variable=prefix rankloom)")
+
+installed=$(cd "$prefix/include" && find . -name '*.h' | sort)
+public=$(cd "$here/../../include" && find . -name '*.h' | sort)
+[[ -n $installed ]] || fail "no header is installed"
+[[ -z $(comm -23 <(echo "$installed") <(echo "$public")) ]] || fail "installed, and not public: $installed"
+mkdir "$work/one_header"
+for header in $installed; do
+  echo "#include <${header#./}>" >"$work/one_header/$(tr / _ <<<"${header#./}").cc"
+done
+find "$work/one_header" -name '*.cc' -print0 |
+  xargs -0 -P 2 -n 1 $CXX -std=c++20 -fsyntax-only $(pkg-config --cflags rankloom-testing)
