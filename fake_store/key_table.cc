@@ -13,7 +13,7 @@ KeyTable::KeyTable(const Scheduler* scheduler)
       may_be_explored_(scheduler == nullptr || scheduler->record() != nullptr),
       object_(scheduler != nullptr ? ObjectName(scheduler->record()) : ObjectName()) {}
 
-StepRecord* KeyTable::record() const { return record_here(scheduler_); }
+StepRecord* KeyTable::record() const { return scheduler_ != nullptr ? record_here(scheduler_) : object_.record(); }
 
 void KeyTable::tell(Part part, std::string_view key, Access how) {
   if (StepRecord* const record = this->record(); record != nullptr)

@@ -27,7 +27,7 @@ absl::Status StoreState::abort_cause() const {
 }
 
 void StoreState::tell_timeout(Access how) const {
-  StepRecord* const record = record_here(world_.known() ? world_.scheduler() : nullptr);
+  StepRecord* const record = world_.known() ? record_here(world_.scheduler()) : timeout_object_.record();
   if (record != nullptr) record->access(timeout_object_.in(*record), how);
 }
 

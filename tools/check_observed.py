@@ -49,6 +49,7 @@ UNOBSERVED = {
     ("Group", "object_"): BEFORE_THE_RUN,
     ("Group", "of_world_"): BEFORE_THE_RUN,
     ("Group", "any_left_"): "says only that a record must hold its group",
+    ("WorldState", "after_"): "set when all has ended",
     ("WorldState", "poison_"): BEFORE_THE_RUN,
     ("WorldState", "late_completion_"): BEFORE_THE_RUN,
     ("WorldState", "uses_device_"): "a search vouches for nothing that a device does",

@@ -78,6 +78,19 @@ std::optional<Blame> blame_for(const std::exception_ptr& exception) {
   }
 }
 
+// Of an exception that is the program's own; else empty.
+std::string own_exception_text(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DistError&) {
+    return "";
+  } catch (const std::exception& error) {
+    return absl::StrCat(error.what(), exception_type_text(error));
+  } catch (...) {
+    return "";
+  }
+}
+
 // In a process that the task has forked.
 void end_if_forked(const Scheduler& run) {
   if (is_forked_copy(&run)) [[unlikely]]
@@ -113,7 +126,10 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
     context(rank).task_returned();
   } catch (...) {
     end_if_forked(*scheduler_);
-    if (!scheduler_->aborted()) rank_failed(rank, std::current_exception());
+    if (!scheduler_->aborted() && !scheduler_->closed()) return rank_failed(rank, std::current_exception());
+    // An error of a call says no more than that the run was aborted, or has ended.
+    if (std::string text = own_exception_text(std::current_exception()); !text.empty())
+      note(NoteKind::kHook, absl::StrCat("a helper or callback of rank ", rank, " threw: ", text));
   }
 }
 

@@ -255,6 +255,7 @@ void WorldState::ended_elsewhere(int rank, RunReport::Outcome outcome) {
 }
 
 WorldState::~WorldState() {
+  after_.emplace(options_.stall);
   scheduler_->close();
   run_end_hooks();
 }
@@ -285,6 +286,14 @@ void WorldState::run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite
            site_place(Site{.code = code}));
   }
   watch_forks();
+  const Task* const outer = Task::current();
+  if (InnerRun* const inner = scheduler_->inner(); inner != nullptr && outer != nullptr)
+    inner->outer = outer->record != nullptr  ? outer->record
+                   : outer->inner != nullptr ? outer->inner->outer.load()
+                                             : nullptr;
+  const absl::Cleanup over = [this] {
+    if (scheduler_->inner() != nullptr) scheduler_->inner()->outer = nullptr;
+  };
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
 }
 
@@ -628,15 +637,13 @@ bool WorldState::all_ended() const {
 }
 
 void WorldState::run_end_hooks() {
+  const AfterRanks after(options_.stall);
   std::map<int64_t, std::function<void()>> hooks;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // after all steps
     hooks.swap(end_hooks_);
   }
-  // A rank of another world waits as such.
-  std::optional<AfterRanks> after;
-  if (Task::current() == nullptr) after.emplace(options_.stall);
   for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 

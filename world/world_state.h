@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,7 @@
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/scheduler.h"
 #include "sim/sync/observed_mutex.h"
+#include "sim/sync/rank_mutex.h"
 #include "world/flight_recorder.h"
 #include "world/open_outputs.h"
 #include "world/operation_log.h"
@@ -276,6 +278,8 @@ class WorldState : public Kept {
   std::string whereabouts();
   Scheduler::WaitReporter wait_reporter();
 
+  // From the destructor's beginning to its end, in which destructors of the users' own run.
+  std::optional<AfterRanks> after_;
   World& face_;
   const WorldOptions options_;
   bool poison_ = false;

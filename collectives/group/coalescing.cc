@@ -32,6 +32,7 @@ void PartWork::await_whole() const {
 void PartWork::issued(Work whole) {
   whole_ = std::move(whole);
   if (WorkState* const state = WorkState::of(whole_); state != nullptr) learned_with(*state);
+  touched(Access::kCommute);  // the wait() of another rank may have come before
   if ((came_.fetch_or(kIssued, std::memory_order_acq_rel) & kDropped) != 0) let_go_of_whole();
 }
 

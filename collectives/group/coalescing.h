@@ -39,6 +39,7 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
   // By the part's rank, so that wait() needs no lock. Handles may go meanwhile on other threads.
   void issued(Work whole);
   void dropped() noexcept override;
+  std::shared_ptr<WorkState> whole() const override { return WorkState::shared(whole_); }
   void await_group_failure() const override {
     if (const WorkState* const whole = WorkState::of(whole_); whole != nullptr) whole->await_group_failure();
   }

@@ -84,10 +84,12 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     }
     return waited;
   }
-  // The handle on the inner work goes with this one, which a stream may still hold.
+  // The handle on the inner work goes with this one, which a stream may still hold. An inner work that goes on for its
+  // owner keeps this one, if callbacks wait for it.
   void dropped() noexcept override {
     inner_->let_go();
     inner_->dropped();
+    if (waiting_callbacks() > 0) inner_->when_done(keep(shared_from_this(), &WorkState::complete));
   }
   bool acts_when_dropped() const override { return true; }
   void await_group_failure() const override { inner_->await_group_failure(); }
@@ -145,25 +147,24 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
   std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
-  // A fault may sleep, and the rank let go of a call on its stream meanwhile.
-  const auto act = [&, gate = call.way.gate](const Fault& fault) {
+  // A fault may sleep, an abort has scheduling points, and the rank may let go of a call on its stream meanwhile.
+  const auto act = [&, gate = call.way.gate](const Fault& fault, std::string_view aborted) {
     const bool kept = gate == nullptr || gate->leave();
     absl::Status acted = kept ? injector_->act(fault, what, code) : absl::OkStatus();
+    if (kept && acted.ok() && fault.kind == Kind::kAbort) inner_->abort(aborted, code);
     if (gate != nullptr && !(kept && gate->enter()) && acted.ok())
       acted = make_error(ErrorKind::kAborted, "the work was dropped");
     return acted;
   };
   for (const Fault& fault : faults) {
     if (fault.when != When::kBefore) continue;
-    if (absl::Status acted = act(fault); !acted.ok()) return acted;
-    if (fault.kind == Kind::kAbort) inner_->abort("injected, before the call", code);
+    if (absl::Status acted = act(fault, "injected, before the call"); !acted.ok()) return acted;
   }
   absl::StatusOr<Work> work = execute_once(std::move(call), faults);
   if (!work.ok()) return work;
   for (const Fault& fault : faults) {
     if (fault.when != When::kInside) continue;
-    if (absl::Status acted = act(fault); !acted.ok()) return acted;
-    if (fault.kind == Kind::kAbort) inner_->abort("injected, inside the call", code);
+    if (absl::Status acted = act(fault, "injected, inside the call"); !acted.ok()) return acted;
   }
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
   if (faults.empty() || WorkState::of(*work) == nullptr) return work;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -121,9 +122,15 @@ std::string MpiMessage::what(bool numbered) const {
 }
 
 std::string MpiMessage::facts() const {
+  return sends() ? "" : facts_from(member_->engine().ask(member_->key(), awaited_ranks()));
+}
+
+std::string MpiMessage::facts_from(const std::map<int, MpiEngine::Position>& positions) const {
   std::string text;
-  if (sends()) return text;
-  for (const auto& [rank, position] : member_->engine().ask(member_->key(), awaited_ranks())) {
+  for (const int rank : awaited_ranks()) {
+    const auto at = positions.find(rank);
+    if (sends() || at == positions.end()) continue;
+    const MpiEngine::Position& position = at->second;
     const std::set<int32_t> tags(position.sends.begin(), position.sends.end());
     if (tags.empty() || tags.contains(call_.tag)) continue;
     absl::StrAppend(&text, "\n  rank ", rank, " has sends to this rank on their way with tag ",
@@ -143,6 +150,23 @@ MpiCoalesced::MpiCoalesced(std::shared_ptr<MpiMember> member, RankState* context
 absl::Status MpiCoalesced::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
   drive_for(*this, *member_, timeout_is_default ? call_.timeout : timeout);
   return CoalescedWork::wait(timeout, timeout_is_default, code);
+}
+
+std::string MpiCoalesced::facts() const {
+  std::vector<const MpiMessage*> recvs;
+  std::set<int> ranks;  // asked once: one that does not answer takes a second
+  for (const std::shared_ptr<MemberWork>& message : messages()) {
+    const auto& recv = static_cast<const MpiMessage&>(*message);
+    if (recv.sends() || recv.is_over()) continue;
+    recvs.push_back(&recv);
+    for (const int rank : recv.awaited_ranks()) ranks.insert(rank);
+  }
+  if (recvs.empty()) return "";
+  const std::map<int, MpiEngine::Position> positions =
+      member_->engine().ask(member_->key(), std::vector<int>(ranks.begin(), ranks.end()));
+  std::string text;
+  for (const MpiMessage* const recv : recvs) text += recv->facts_from(positions);
+  return text;
 }
 
 }  // namespace rankloom::internal

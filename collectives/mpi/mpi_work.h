@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "collectives/mpi/mpi_engine.h"
 #include "collectives/work/coalesced_work.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/collective_call.h"
@@ -71,6 +73,8 @@ class MpiMessage final : public MpiWork {
   void came_from(int source);
   // WaitsFor: the other side; of a recv_any, every other member.
   void append_ranks(std::vector<int>* ranks) const override;
+  // Lines for a Timeout, made of what the others answered: of a recv, the sends to this rank with other tags.
+  std::string facts_from(const std::map<int, MpiEngine::Position>& positions) const;
   // "rank 1, group 0, recv from rank 0, tag 3".
   std::string who() const { return MemberWork::who(what(/*numbered=*/false)); }
 
@@ -78,7 +82,6 @@ class MpiMessage final : public MpiWork {
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const char* lost() const override { return "the message can never arrive"; }
-  // Of a recv, the sends to this rank with other tags.
   std::string facts() const override;
 
  private:
@@ -91,6 +94,9 @@ class MpiCoalesced final : public CoalescedWork {
   MpiCoalesced(std::shared_ptr<MpiMember> member, RankState* context, CollectiveCall& call, int64_t timeout_ns);
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+
+ protected:
+  std::string facts() const override;
 
  private:
   const std::shared_ptr<MpiMember> member_;

@@ -295,7 +295,7 @@ struct DeviceRuntime::GateOpener final : Dependant {
       : runtime(std::move(runtime)), gate(std::move(gate)) {}
   // A stream that goes on, and whoever waits for it, finds the work done: a listener is told before.
   void ended(const absl::Status& status) override {
-    Completion::run_later([runtime = runtime, gate = gate, status] { runtime->open(gate, status, OpenedBy::kWork); });
+    Completion::wake_later([runtime = runtime, gate = gate, status] { runtime->open(gate, status, OpenedBy::kWork); });
   }
 
   const std::shared_ptr<DeviceRuntime> runtime;

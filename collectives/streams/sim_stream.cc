@@ -98,8 +98,9 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
 
   void push(Item item);
   void drain();
-  // The stream has waited for the call.
+  // The stream has waited for the call, on which it has a handle for a moment yet.
   void has_waited_for(std::shared_ptr<WorkState> work) {
+    if (std::shared_ptr<WorkState> whole = work->whole(); whole != nullptr) work = std::move(whole);
     if (!work->is_over() || !work->has_open_outputs()) return;
     RankMutexLock lock(&mu);
     if (waited_for.size() >= sweep_at) {

@@ -199,7 +199,6 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   core_->fail(cause);
   // Another member may have made the group fail a moment ago, and be about to end this one's calls.
   rendezvous_->await_failed(ProcessGroup::rank());
-  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
   close_outputs();
   if (own) point_of_caller(site);
 }

@@ -101,14 +101,6 @@ const RanksElsewhere* CoalescedWork::elsewhere() const {
   return (collectives_ != nullptr ? collectives_ : messages_.front())->elsewhere();
 }
 
-std::string CoalescedWork::facts() const {
-  std::string text;
-  for (const std::shared_ptr<MemberWork>& message : messages_) {
-    if (!message->is_over()) text += message->facts();
-  }
-  return text;
-}
-
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
   if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
   for (const std::shared_ptr<MemberWork>& message : messages_) {

@@ -42,8 +42,8 @@ class CoalescedWork : public MemberWork, public std::enable_shared_from_this<Coa
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
   std::string what(bool numbered) const override;
   const RanksElsewhere* elsewhere() const override;
-  std::string facts() const override;
   void await_group_failure() const override;
+  const std::vector<std::shared_ptr<MemberWork>>& messages() const { return messages_; }
 
  private:
   void part_done(const absl::Status& status);

@@ -14,7 +14,8 @@ struct Site;
 
 // A scope in which this thread completes works. No code of users runs within, and no destructor of a handle, of a work
 // or of what calls hold: those would find works that are neither done nor to be withdrawn, and wait for this very
-// thread. Actions that become due are put off until the outermost Completion ends. No scheduling point lies in one.
+// thread. Actions that become due are put off until the outermost Completion ends; those that only wake others come
+// first, since the rest may wait for whom they wake. No scheduling point lies in one.
 class Completion {
  public:
   Completion() : outermost_(current_ == nullptr) {
@@ -40,8 +41,10 @@ class Completion {
 
   // Whether this thread is in one.
   static bool open() { return current_ != nullptr; }
-  // Runs `action` when the outermost has ended; now, if none is open.
+  // Runs `action` when the outermost has ended; now, if none is open. An action may wait, and be the code of users.
   static void run_later(absl::AnyInvocable<void()> action);
+  // The same for one that only wakes others, and waits for nothing.
+  static void wake_later(absl::AnyInvocable<void()> action);
   // Lets go of `pointer` when the outermost has ended; now, if none is open.
   template <typename T>
   static void drop(std::shared_ptr<T> pointer) {
@@ -50,10 +53,16 @@ class Completion {
   }
 
  private:
-  using Due = std::vector<absl::AnyInvocable<void()>>;
+  using Actions = std::vector<absl::AnyInvocable<void()>>;
+  struct Nest;
+  struct Due {
+    Actions wake;
+    Actions others;
+  };
   void close() {
     if (current_ == this) current_ = nullptr;
   }
+  static void put_off(Actions Due::*list, absl::AnyInvocable<void()> action);
   void run_due();
 
   const bool outermost_;

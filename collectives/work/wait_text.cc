@@ -79,6 +79,7 @@ absl::Status touched_early(WorldState& world, int rank, std::string_view who, Co
                            bool dropped) {
   if (StepRecord* const record = world.scheduler().record(); record != nullptr) {
     record->found_early_change();
+    record->uncovered(kEarlyChange);
     early_changes_found.fetch_add(1, std::memory_order_relaxed);
   }
   const std::optional<Site> point = world.scheduler().last_point(rank);

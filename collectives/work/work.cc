@@ -246,18 +246,22 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
     return state == nullptr || state->is_completed() || state->settled("wait_any", code);
   };
   const auto first_done = [&]() -> size_t {
-    auto found = std::find_if(works.begin(), works.end(), is_done);
-    if (found == works.end()) return works.size();
-    // The whole that a part ends with may stand before it.
-    if (const WorkState* const state = WorkState::of(*found); state != nullptr && state->is_part()) {
+    auto end = works.end();
+    for (;;) {
+      const auto found = std::find_if(works.begin(), end, is_done);
+      if (found == works.end()) return works.size();
+      WorkState* const state = WorkState::of(*found);
+      if (state == nullptr) return static_cast<size_t>(found - works.begin());
+      const bool failed = !state->ended_well();
+      if (found == end || (!failed && !state->is_part())) {
+        state->learned();
+        return static_cast<size_t>(found - works.begin());
+      }
+      // Others end with it, which may stand before it: the whole of a part, all calls of a group that failed.
       state->seen_done();
-      found = std::find_if(works.begin(), found, is_done);
+      if (failed) state->learned_of_failure();
+      end = found;
     }
-    if (WorkState* const state = WorkState::of(*found); state != nullptr) {
-      state->learned();
-      if (!state->ended_well()) state->learned_of_failure();
-    }
-    return static_cast<size_t>(found - works.begin());
   };
   if (const WorkState* const first = WorkState::of(works[0]); first != nullptr)
     point_of_caller(Site{.what = "wait_any", .code = code, .group = first->group()});

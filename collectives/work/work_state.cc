@@ -46,7 +46,10 @@ uint64_t WorkState::name_in(StepRecord& record, uint64_t part) const {
   return part != 0 ? numbered_object(name, part) : name;
 }
 
-StepRecord* WorkState::record() const { return world_.known() && world_.foreign() ? nullptr : record_here(); }
+StepRecord* WorkState::record() const {
+  if (outside_name_ != nullptr) return outside_name_->record();
+  return world_.known() && world_.foreign() ? nullptr : record_here();
+}
 
 void WorkState::record_touch(Access how) const {
   StepRecord* const record = this->record();
@@ -76,6 +79,7 @@ bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
     return true;
   }
   if (Task::current() == nullptr) return false;
+  ObjectName::uses_outer();
   // A task of another world may read how it ended, but not wait for it.
   if (!is_over()) CallScope::check(world_, [&] { return called(op, code); });
   return is_over();
@@ -301,7 +305,7 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
   } else {
     // Not while others, at which the callbacks may look, are still to end with this work. Nor here if the world has
     // ended, whose scheduler runs the body at once.
-    Completion::run_later(std::move(spawn));
+    Completion::wake_later(std::move(spawn));
   }
 }
 

@@ -138,6 +138,8 @@ class WorkState : public OpenCall {
       await_whole();
   }
   bool is_part() const { return is_part_; }
+  // The work whose end is this one's, for who has no handle on this one any more; null, if this one has its own end.
+  virtual std::shared_ptr<WorkState> whole() const { return nullptr; }
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 
@@ -211,6 +213,11 @@ class WorkState : public OpenCall {
     return Site{.what = op(), .code = code, .group = group(), .seq = seq()};
   }
   CalledHandle called(const char* op, CodeSite code) const;
+  // Tells an explored run how the calling task touches this work.
+  void touched(Access how) const {
+    if (object_ != 0) [[unlikely]]
+      record_touch(how);
+  }
   // For constructors: release_owners() is to be called once the work is done, on the thread that drops the last handle.
   void holds_owners(bool holds) { holds_owners_ = holds; }
   virtual void release_owners() noexcept {}
@@ -271,11 +278,6 @@ class WorkState : public OpenCall {
   // Explored runs: the name of a work that the calling task makes; else 0.
   static uint64_t name_in(const Scheduler* scheduler);
   static constexpr uint64_t kNamedOutside = 1;
-  // Tells an explored run how the calling task touches this work.
-  void touched(Access how) const {
-    if (object_ != 0) [[unlikely]]
-      record_touch(how);
-  }
   void waited() const {
     if (object_ != 0) [[unlikely]]
       record_wait();

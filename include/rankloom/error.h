@@ -41,6 +41,9 @@ namespace internal {
 
 // "InvalidArgument", "Mismatch", ...
 std::string_view error_kind_name(ErrorKind kind);
+// The payload of a status that the library makes: the name of its kind, and after a space whom to blame, where that is
+// known (sim/base/blame.h). One payload: absl prints several in any order.
+inline constexpr char kKindPayload[] = "rankloom.kind";
 
 }  // namespace internal
 

@@ -14,26 +14,36 @@
 namespace rankloom::internal {
 namespace {
 
-// "RANK KIND UNWINDS TEXT", three numbers before the text.
-constexpr char kBlamePayload[] = "rankloom.blame";
+// Of kKindPayload: "RANK KIND UNWINDS TEXT", three numbers before the text; empty: nobody is to blame.
+std::string blame_text(const absl::Status& status) {
+  const auto payload = status.GetPayload(kKindPayload);
+  if (!payload.has_value()) return "";
+  const std::pair<std::string, std::string> parts = absl::StrSplit(std::string(*payload), absl::MaxSplits(' ', 1));
+  return parts.second;
+}
+
+absl::Status with_blame(absl::Status status, const std::string& blame) {
+  status.SetPayload(kKindPayload, absl::Cord(absl::StrCat(sv(error_kind_name(error_kind(status))), " ", blame)));
+  return status;
+}
 
 }  // namespace
 
 absl::Status blamed_on(int rank, absl::Status status, bool unwinds) {
-  status.SetPayload(kBlamePayload, absl::Cord(absl::StrCat(rank, " ", static_cast<int>(error_kind(status)), " ",
-                                                           unwinds ? 1 : 0, " ", message_of(status))));
-  return status;
+  const std::string blame =
+      absl::StrCat(rank, " ", static_cast<int>(error_kind(status)), " ", unwinds ? 1 : 0, " ", message_of(status));
+  return with_blame(std::move(status), blame);
 }
 
 absl::Status blamed_as(absl::Status later, const absl::Status& cause) {
-  if (const auto blame = cause.GetPayload(kBlamePayload); blame.has_value()) later.SetPayload(kBlamePayload, *blame);
-  return later;
+  const std::string blame = blame_text(cause);
+  return blame.empty() ? later : with_blame(std::move(later), blame);
 }
 
 std::optional<Blame> blame_of(const absl::Status& status) {
-  const auto payload = status.GetPayload(kBlamePayload);
-  if (!payload.has_value()) return std::nullopt;
-  const std::vector<std::string> parts = absl::StrSplit(std::string(*payload), absl::MaxSplits(' ', 3));
+  const std::string text = blame_text(status);
+  if (text.empty()) return std::nullopt;
+  const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 3));
   Blame blame{.rank = -1, .status = {}};
   int kind = 0;
   int unwinds = 0;

@@ -1,8 +1,10 @@
 #include "rankloom/error.h"
 
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -10,8 +12,6 @@ namespace rankloom {
 using namespace internal;
 
 namespace {
-
-constexpr char kKindPayload[] = "rankloom.kind";
 
 struct KindRow {
   std::string_view name;
@@ -58,7 +58,8 @@ absl::Status make_error(ErrorKind kind, std::string_view text) {
 ErrorKind error_kind(const absl::Status& status) {
   if (const auto payload = status.GetPayload(kKindPayload); payload.has_value()) {
     for (const ErrorKind kind : kKinds) {
-      if (*payload == sv(kind_row(kind).name)) return kind;
+      const std::string_view name = kind_row(kind).name;
+      if (*payload == sv(name) || payload->StartsWith(absl::StrCat(sv(name), " "))) return kind;
     }
   }
   switch (status.code()) {

@@ -122,7 +122,8 @@ struct Task : Kept {
 
   // const after the task was made
   Scheduler* scheduler = nullptr;
-  StepRecord* record = nullptr;  // of the run, if it is explored
+  StepRecord* record = nullptr;            // of the run, if it is explored
+  const struct InnerRun* inner = nullptr;  // of a run that a task of an explored one made
   TaskId id = -1;
   TaskInfo info;
   bool adopted = false;  // a thread of the program's: a rank by World::attach(), or a helper for a call
@@ -156,6 +157,7 @@ struct Task : Kept {
   const void* frame = nullptr;       // fibers: where its stack had come to when it stopped
   const void* next_write = nullptr;  // fibers: start of the kNextWriteBytes that the task writes first when it goes on
   void* user = nullptr;              // RankState of a rank and its helpers
+  void* completions = nullptr;       // those whose actions the task runs, one within another; of the layer above
 
  private:
   static inline thread_local Task* current_ = nullptr;

@@ -225,11 +225,26 @@ ObjectName::ObjectName() {
   } else {
     thread_ = this_thread().thread;
     serial_ = ++this_thread().made;
+    if (task != nullptr && task->inner != nullptr) inner_ = task->inner->serial;
   }
 }
 
 ObjectName::ObjectName(StepRecord* record)
     : name_(record != nullptr ? record->new_object() : 0), run_(record != nullptr ? record->run() : 0) {}
+
+StepRecord* ObjectName::record() const {
+  StepRecord* const record = record_here();
+  const Task* const task = Task::current();
+  if (record == nullptr && task != nullptr && task->inner != nullptr && task->inner->serial != inner_) [[unlikely]]
+    uses_outer();
+  return record;
+}
+
+void ObjectName::uses_outer() {
+  const Task* const task = Task::current();
+  StepRecord* const outer = task != nullptr && task->inner != nullptr ? task->inner->outer.load() : nullptr;
+  if (outer != nullptr) outer->uncovered("objects that a world within a rank uses, which did not make them");
+}
 
 uint64_t ObjectName::in(StepRecord& record) const {
   if (run_ != 0 && run_ == record.run_) return name_;

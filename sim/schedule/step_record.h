@@ -234,6 +234,13 @@ inline StepRecord* record_here(const Scheduler* of = nullptr) {
   return of == nullptr || of == task->scheduler ? task->record : nullptr;
 }
 
+// A run that a task of an explored one made, and that is not explored itself: all of it is one step of that task.
+struct InnerRun {
+  explicit InnerRun(uint64_t serial) : serial(serial) {}
+  const uint64_t serial;                    // the scheduler's
+  std::atomic<StepRecord*> outer{nullptr};  // of the explored run, while this one goes on
+};
+
 // A name for an object that has a text for one: of a key in the store `object`.
 uint64_t named_object(uint64_t object, std::string_view name);
 // The same for a number: of a call in a group.
@@ -251,12 +258,19 @@ class ObjectName {
   explicit ObjectName(StepRecord* record);
   // Tells the record where the name is not the same in all runs, or in all processes of the search.
   uint64_t in(StepRecord& record) const;
+  // record_here(), for an object of no world. A task of an InnerRun has none: uses_outer(), if it did not make the
+  // object itself.
+  StepRecord* record() const;
+  // The calling task uses an object that it did not make. If it is one of an InnerRun, the explored run around that is
+  // told that no search sees what becomes of the object there.
+  static void uses_outer();
 
  private:
   uint64_t name_ = 0;    // in the run below
   uint64_t run_ = 0;     // 0: made outside of recorded runs
   uint64_t thread_ = 0;  // that made it, outside
   uint64_t serial_ = 0;  // among those that it made outside
+  uint64_t inner_ = 0;   // the InnerRun, if a task of one made it
 };
 
 }  // namespace rankloom::internal

@@ -232,12 +232,14 @@ DeterministicScheduler::DeterministicScheduler(WorldOptions&& options, const Run
       ready_(policy_->order()) {
   host_.scheduler = this;
   host_.record = record();
+  host_.inner = inner();
   prefetches_ = !threads_ && runs_to_block_ && options_.world_size >= kPrefetchRanks;
   if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.world_size));
   for (int rank = 0; rank < options_.world_size; ++rank) {
     Task& task = rank_tasks_[static_cast<size_t>(rank)];
     task.scheduler = this;
     task.record = record();
+    task.inner = inner();
     task.id = rank;
     task.info = {.rank = rank, .kind = TaskKind::kRank};
   }
@@ -360,6 +362,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   busy_ = {};
   task->scheduler = this;
   task->record = record();
+  task->inner = inner();
   task->id = id;
   task->info = info;
   task->user = user_of(info.rank);

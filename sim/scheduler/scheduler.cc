@@ -27,6 +27,8 @@ void Scheduler::begin_life() {
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr) {
     outer_ = task->scheduler->outer_;
     outer_.push_back(task->scheduler->serial_);
+    if (record_ == nullptr && (task->record != nullptr || task->inner != nullptr))
+      inner_ = std::make_unique<InnerRun>(serial_);
   }
   LiveWorlds::shared().add(this, serial_);
   CrashFacts::rerun.store(

@@ -135,6 +135,8 @@ class Scheduler : public Kept {
 
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
+  // Null, if no task of an explored run made this one, or this one is explored itself.
+  InnerRun* inner() const { return inner_.get(); }
   // Whether memory is fetched ahead (sim/base/prefetch.h).
   bool prefetches() const { return prefetches_; }
 
@@ -348,8 +350,9 @@ class Scheduler : public Kept {
   [[noreturn]] static void refuse_other_world(const Task& task, const Site& site);
   void break_here(const Site& site);
 
-  uint64_t serial_ = 0;          // const after construction
-  std::vector<uint64_t> outer_;  // of the runs that this one was begun in; const after construction
+  uint64_t serial_ = 0;              // const after construction
+  std::vector<uint64_t> outer_;      // of the runs that this one was begun in; const after construction
+  std::unique_ptr<InnerRun> inner_;  // const after construction
   std::atomic<bool> closed_{false};
   OrderedMutex closing_mu_{LockLevel::kClosing};
 

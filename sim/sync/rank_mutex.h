@@ -85,8 +85,13 @@ class RankCounter {
 // without a timeout of its own it fails with Aborted after `patience` of real time.
 class AfterRanks {
  public:
-  explicit AfterRanks(absl::Duration patience) : outer_(std::exchange(here_, this)), patience_(patience) {}
-  ~AfterRanks() { here_ = outer_; }
+  explicit AfterRanks(absl::Duration patience)
+      : active_(Task::current() == nullptr), outer_(here_), patience_(patience) {
+    if (active_) here_ = this;
+  }
+  ~AfterRanks() {
+    if (active_) here_ = outer_;
+  }
   AfterRanks(const AfterRanks&) = delete;
   AfterRanks& operator=(const AfterRanks&) = delete;
 
@@ -98,6 +103,7 @@ class AfterRanks {
 
  private:
   static inline thread_local const AfterRanks* here_ = nullptr;
+  const bool active_;  // a rank of another world waits as such
   const AfterRanks* const outer_;
   const absl::Duration patience_;
 };

@@ -43,7 +43,7 @@ void point(const Site& site) {
 // An object as the explored run of the calling task knows it; nothing in other runs.
 class Told {
  public:
-  explicit Told(const ObjectName& object) : record_(record_here()) {
+  explicit Told(const ObjectName& object) : record_(object.record()) {
     if (record_ != nullptr) [[unlikely]]
       object_ = object.in(*record_);
   }

@@ -548,6 +548,20 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
   const Unseen programs[] = {
       {at_once, meet, "late_completion is off: calls complete at once, by whoever comes last"},
       {unpoisoned, meet, "poison is off: a read of an output before wait() may not show"},
+      // Rank 1's call may be done by rank 0 before all_reduce() returns there: its write is then none too early.
+      {fibers(2),
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<int32_t> x = {rank.rank()};
+         Work work = pg->all_reduce(x);
+         if (rank.rank() == 0) x[0] = 7;
+         try {
+           work.wait();
+         } catch (const DistError& error) {
+           if (error.kind() != ErrorKind::kInvalidArgument) throw;
+         }
+       },
+       "buffers that ranks changed before their calls were done"},
       {fibers(2),
        [](RankContext& rank) {
          init_process_group(rank)->barrier().wait();
@@ -569,6 +583,34 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
                    [](RankContext& inner) { init_process_group(inner)->barrier().wait(); });
        },
        "a world within a rank, in the free gear"},
+      {fibers(2),
+       [shared = std::make_shared<Watched<int>>(0)](RankContext& rank) {
+         if (rank.rank() == 0) return shared->set(1);
+         run_world(fibers(1), [shared](RankContext&) { (void)shared->get(); });
+       },
+       "objects that a world within a rank uses, which did not make them"},
+      {fibers(2),
+       [store = std::make_shared<HashStore>()](RankContext& rank) {
+         if (rank.rank() == 0) return store->set("k", "v");
+         run_world(fibers(1), [store](RankContext&) { (void)store->num_keys(); });
+       },
+       "objects that a world within a rank uses, which did not make them"},
+      {fibers(2),
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         Work work = pg->barrier();
+         if (rank.rank() == 1) {
+           run_world(fibers(1), [&](RankContext&) {
+             try {
+               (void)work.exception();
+             } catch (const DistError& error) {  // refused, where the work is not done
+               EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+             }
+           });
+         }
+         work.wait();
+       },
+       "objects that a world within a rank uses, which did not make them"},
       {fibers(2),
        [](RankContext& rank) {
          const World::OutsideWaker waker = rank.world().outside_waker();
@@ -598,6 +640,23 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
     EXPECT_FALSE(report.failure.has_value()) << report.text();
     EXPECT_THAT(report.text(), AllOf(HasSubstr(" (not seen: "), HasSubstr(program.reason)));
   }
+}
+
+TEST(ExploreOnFibersTest, VerifiesWorldsWithinRanksThatUseWhatTheyMade) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        rank.store().add("n", 1);
+        run_world(fibers(2), [](RankContext& inner) {
+          const WorldLocal<Mutex> mu("mu");
+          const std::shared_ptr<Mutex> held = mu.get(inner.world());
+          const MutexLock lock(held.get());
+          const auto store = std::make_shared<HashStore>();
+          Watched<int> n(0);
+          n.set(static_cast<int>(store->add("m", 1)));
+          EXPECT_EQ(n.get(), 1);
+        });
+      });
+  EXPECT_TRUE(report.verified) << report.text();
 }
 
 TEST(ExploreOnFibersTest, FindsLocksInOppositeOrder) {

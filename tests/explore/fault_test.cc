@@ -13,6 +13,7 @@
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
 #include "rankloom/stream.h"
+#include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 
@@ -160,6 +161,24 @@ TEST_P(FaultTest, ACallWithAFaultBehindItFreesItsOutputWithItsHandle) {
     EXPECT_EQ(x[0], 4);
   });
   EXPECT_TRUE(report.ok()) << report.text();
+}
+
+// Nobody has the work, which goes on for its owner, but for the callback that is left with it.
+TEST_P(FaultTest, ACallbackOfACallWithAFaultBehindItRuns) {
+  std::atomic<int> told{0};
+  const FaultPlan faults = {{.kind = Kind::kCorrupt, .seq = 1, .when = When::kAfter}};
+  const RunReport report = run(2, faults, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<float>>(1, 1.0F);
+    const auto done = std::make_shared<Latch>(1);
+    pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x}).then([done, &told](const absl::Status& status) {
+      told += status.ok() ? 1 : 0;
+      done->count_down();
+    });
+    done->wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(told, 2);
 }
 
 TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {

@@ -316,6 +316,30 @@ std::vector<Shown> shown() {
     rank.store().set("handed", "1");
     return absl::StrCat(handed.stream->status().ok());
   });
+  // Rank 1 waits for a part of rank 0's coalesced calls, which are issued by then, or not.
+  const Program other_rank_waits = handing([](RankContext& rank, Handed& handed) -> std::string {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    pg->start_coalescing();
+    Work part = pg->all_reduce(x);
+    if (rank.rank() == 0) {
+      handed.work = part;
+      rank.store().set("handed", "1");
+    }
+    Work whole = pg->end_coalescing();
+    std::string saw = "done";
+    if (rank.rank() == 1) {
+      rank.store().get("handed");
+      Work work = std::move(handed.work);
+      try {
+        work.wait();
+      } catch (const DistError& error) {
+        saw = kind_of(error);
+      }
+    }
+    whole.wait();
+    return saw;
+  });
   // Rank 0 writes to an output once rank 1 has learned that the call is done, or too early.
   const Program learned_by_other = handing([](RankContext& rank, Handed& handed) -> std::string {
     auto pg = init_process_group(rank);
@@ -527,6 +551,7 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kSet, .a = 1}}})},
       {"write: SimStream::status", stream_fails},
       {"write: WorkState::forget_outputs", learned_by_other},
+      {"commute: PartWork::issued", other_rank_waits},
       {"read: Work::release",
        by_ranks({{{.kind = Kind::kBarrier}, {.kind = Kind::kAllReduce, .a = 1}, {.kind = Kind::kWaitAll}},
                  {{.kind = Kind::kBarrier}, {.kind = Kind::kAllReduce, .a = 1}, {.kind = Kind::kWait, .a = 1}}})},

@@ -12,6 +12,7 @@
 #include "harness/explore/campaign_messages.h"
 #include "rankloom/random.h"
 #include "sim/engine/fiber_engine.h"
+#include "sim/schedule/early_changes.h"
 #include "sim/schedule/schedule_trunk.h"
 #include "world/world_state.h"
 
@@ -102,6 +103,7 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
   found.all = !tree.more();
   for (const std::string& why : tree.uncovered()) {
     if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found.untold, "  ", why, "\n");
+    found.early |= why == kEarlyChange;
   }
   return found;
 }
@@ -291,7 +293,9 @@ Comparison compare(const Searches& searches, const SearchLimits& limits) {
   const Found& unreduced = searches.unreduced;
   const Found& reduced = searches.reduced;
   const std::vector<Found>& shuffled = searches.shuffled;
-  const Found& seeds = searches.seeds;
+  const bool early = reduced.early || unreduced.early;
+  // Under seeds a call may be done before its rank goes on and changes a buffer, which no search tries.
+  const Found seeds = early ? Found{.schedules = searches.seeds.schedules} : searches.seeds;
   Comparison result;
   result.unreduced_finished = unreduced.all;
   result.reduced_finished = reduced.all;

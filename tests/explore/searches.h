@@ -58,6 +58,7 @@ struct Found {
   int64_t schedules = 0;
   int64_t repeated = 0;
   bool all = false;    // the search came to its end
+  bool early = false;  // a rank changed a buffer too early: explore() would not say "verified"
   std::string untold;  // where rankloom changed or looked at something of which it told nothing; empty: nowhere
 };
 

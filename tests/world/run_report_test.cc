@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "rankloom/world.h"
+#include "sim/base/blame.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"
@@ -126,6 +130,27 @@ TEST(ErrorTest, APrintedStatusNamesItsKind) {
     EXPECT_EQ(status.ToString(),
               std::string(absl::StatusCodeToString(status.code())) + ": text [rankloom.kind='" + name + "']");
   }
+}
+
+// absl prints several payloads in the order of addresses: a printed status would differ from run to run.
+TEST(ErrorTest, AStatusThatBlamesARankHasOnePayload) {
+  const absl::Status blamed = blamed_on(2, make_error(ErrorKind::kTimeout, "rank 2 is late"), /*unwinds=*/true);
+  const absl::Status later = blamed_as(make_error(ErrorKind::kAborted, "ended"), blamed);
+  for (const absl::Status& status : {blamed, later}) {
+    int payloads = 0;
+    status.ForEachPayload([&](absl::string_view, const absl::Cord&) { ++payloads; });
+    EXPECT_EQ(payloads, 1) << status;
+    const std::optional<Blame> blame = blame_of(status);
+    ASSERT_TRUE(blame.has_value());
+    EXPECT_EQ(blame->rank, 2);
+    EXPECT_TRUE(blame->unwinds);
+    EXPECT_EQ(blame->status, make_error(ErrorKind::kTimeout, "rank 2 is late"));
+  }
+  EXPECT_EQ(error_kind(blamed), ErrorKind::kTimeout);
+  EXPECT_EQ(error_kind(later), ErrorKind::kAborted);
+  EXPECT_FALSE(blame_of(make_error(ErrorKind::kAborted, "2 1 0 nobody")).has_value());
+  const absl::Status plain = make_error(ErrorKind::kMismatch, "m");
+  EXPECT_EQ(blamed_as(plain, make_error(ErrorKind::kAborted, "nobody's")), plain);
 }
 
 TEST_P(ReportTest, ADistErrorKeepsItsKind) {

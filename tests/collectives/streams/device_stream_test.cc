@@ -450,6 +450,47 @@ TEST_P(DeviceTest, ACallThatIsDroppedWithItsStreamIsTakenBackWhenAnotherOneCompl
                                             HasSubstr("Mismatch: group 0, seq 2")));
 }
 
+// The second call has been launched, behind the gate that the end of `gate` opens: not after what waits for the call.
+TEST_P(DeviceTest, ALaunchedCallThatIsDroppedWithItsStreamEnds) {
+  std::vector<std::vector<int32_t>> x = {{1}, {2}};
+  std::vector<std::vector<int32_t>> y = {{4}, {8}};
+  run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto me = static_cast<size_t>(rank.rank());
+    const auto gate = std::make_shared<FutureWork>(rank);
+    auto stream = std::make_unique<FakeDeviceStream>(rank, driver(), "comm");
+    WorkState::handle(gate).block_current_stream(*stream);
+    Work first = pg->all_reduce(on_device(x[me]), ReduceOp::kSum, {.stream = stream.get()});
+    (void)pg->all_reduce(on_device(y[me]), ReduceOp::kSum, {.stream = stream.get()});
+    if (rank.rank() == 0) stream.reset();
+    rank.store().set(rank.rank() == 0 ? "a" : "b", "");
+    rank.store().wait({"a", "b"});
+    gate->resolve();
+    first.wait(absl::Seconds(20));
+  });
+  EXPECT_EQ(x[0][0], 3);
+}
+
+// The recv is on the device, behind its stream's gate, which opens only later.
+TEST_P(DeviceTest, AnAbortDoesNotWaitForAMessageOnTheDevice) {
+  std::vector<float> x = {3};
+  std::vector<float> y = {0};
+  run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    Promise promise(&rank.world().scheduler(), rank.rank());
+    FakeDeviceStream stream(rank, driver(), "comm");
+    promise.work().block_current_stream(stream);
+    Work work = rank.rank() == 0 ? pg->send(on_device(x), 1, 0, {.stream = &stream})
+                                 : pg->recv(on_device(y), 0, 0, {.stream = &stream});
+    rank.store().set(rank.rank() == 0 ? "a" : "b", "");
+    rank.store().wait({"a", "b"});
+    if (rank.rank() == 0) pg->abort("no more");
+    promise.set_value();
+    (void)error_of([&] { work.wait(absl::Seconds(20)); });
+    (void)error_of([&] { stream.synchronize(); });
+  });
+}
+
 // A stream that others have filled goes on at once, and says why.
 TEST_P(DeviceTest, AStreamThatIsKeptGoesOnWhenAnExceptionUnwoundItsCalls) {
   std::vector<std::vector<float>> x(2, {1});

@@ -799,6 +799,22 @@ TEST(PromiseWithoutAWorld, ThrowsWhatItsCallbackThrowsAfterAllHaveRun) {
   EXPECT_TRUE(promise.work().is_success());
 }
 
+// Nobody else would tell of an exception of the program's own then.
+TEST_P(AbortTest, ACallbackThatThrowsAtTheEndOfTheWorldIsANote) {
+  const RunReport report = run_world({.world_size = 2, .schedule = schedule()}, [&](RankContext& rank) {
+    if (rank.rank() != 0) return;
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<float>>(1, 1.0F);
+    pg->recv(*x, 1, 0, {.keep_alive = x}).then([pg](const absl::Status& status) {
+      EXPECT_THAT(status.message(), HasSubstr("the world has ended"));
+      throw std::runtime_error("no message");
+    });
+    auto y = std::make_shared<std::vector<float>>(1, 1.0F);
+    pg->recv(*y, 1, 1, {.keep_alive = y}).then([](const absl::Status& status) { throw DistError(status, {}); });
+  });
+  EXPECT_THAT(report.notes, Contains("a helper or callback of rank 0 threw: no message (std::runtime_error)"));
+}
+
 TEST(Hooks, ThatThrowAreNotes) {
   WorldOptions options{.world_size = 2};
   options.whereabouts = []() -> std::string { throw std::runtime_error("no debugger"); };
@@ -1151,6 +1167,64 @@ TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
   EXPECT_THAT(condition, HasSubstr("no rank is left that could end condition wait"));
 }
 
+// Destructors of objects that the program left with the world come after all hooks, and wait no longer than they.
+TEST_P(OutlivesTest, ADestructorOfWhatGoesWithTheWorldWaitsForOtherThreadsOnly) {
+  struct Late {
+    explicit Late(std::vector<std::string>* errors = nullptr) : errors(errors) {}
+    Late(const Late&) = delete;
+    Late& operator=(const Late&) = delete;
+    ~Late() {
+      if (errors == nullptr) return;
+      Latch never(1, "never");
+      errors->push_back(error_of([&] { never.wait(); }, ErrorKind::kAborted));
+      HashStore store;
+      errors->push_back(error_of([&] { (void)store.get("never"); }, ErrorKind::kAborted));
+      const Promise promise;
+      errors->push_back(error_of([&] { promise.work().wait(); }, ErrorKind::kAborted));
+    }
+    std::vector<std::string>* errors;
+  };
+  static const WorldLocal<Late> kLate("late");
+  std::vector<std::string> errors;
+  {
+    WorldOptions options = this->options(2);
+    options.stall = absl::Milliseconds(30);
+    World world(options);
+    const auto hook = std::make_shared<Late>(&errors);
+    const auto listener = std::make_shared<Late>(&errors);
+    world.at_end([hook] {});
+    world.on_abort([listener](const absl::Status&) {});
+    (void)world.run([&errors, watch = std::make_shared<Late>(&errors)](RankContext& rank) {
+      if (rank.rank() != 0) return;
+      kLate.get(rank.world())->errors = &errors;
+      rank.store().watch_key("k", [watch](auto, auto) {});
+    });
+  }
+  ASSERT_EQ(errors.size(), 4 * 3U);
+  for (size_t i = 0; i < errors.size(); i += 3) {
+    EXPECT_THAT(errors[i], HasSubstr("no rank is left that could end latch wait"));
+    EXPECT_THAT(errors[i + 1], HasSubstr("no rank is left that could end store get"));
+    EXPECT_THAT(errors[i + 2], HasSubstr("no rank is left that could end"));
+  }
+}
+
+// Each callback completes the next promise. A fiber's stack holds some hundred of such callbacks.
+TEST_P(OutlivesTest, ALongChainOfCallbacksNeedsNoStack) {
+  constexpr int kLinks = 30'000;
+  int reached = 0;
+  run(1, [&](RankContext&) {
+    std::vector<Promise> chain(kLinks);
+    for (size_t i = 0; i + 1 < chain.size(); ++i)
+      chain[i].work().then([&reached, next = chain[i + 1]](const absl::Status&) mutable {
+        ++reached;
+        next.set_value();
+      });
+    chain[0].set_value();
+    EXPECT_TRUE(chain.back().work().is_completed());
+  });
+  EXPECT_EQ(reached, kLinks - 1);
+}
+
 TEST_P(OutlivesTest, WhatACallbackHeldMayWaitForAnotherCall) {
   struct Late {
     std::string* error = nullptr;
@@ -1423,6 +1497,36 @@ TEST_P(ThreadsOfARankTest, WaitForOneWorkTogether) {
       EXPECT_THAT(x, ElementsAre(static_cast<float>(2 * round + 1)));
     }
   });
+}
+
+// Of one failure, callbacks come before owners that go, whose destructors may wait for a callback.
+TEST_P(AbortTest, AnOwnersDestructorMayWaitForACallback) {
+  struct Owner {
+    explicit Owner(std::shared_ptr<Latch> told) : told(std::move(told)) {}
+    ~Owner() {
+      error = error_of([this] { told->wait(); });
+    }
+    const std::shared_ptr<Latch> told;
+    std::string error;
+  };
+  std::string told_of;
+  const RunReport report = run_world({.world_size = 2, .schedule = schedule()}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    std::vector<float> x(1, 1), y(1, 1);
+    const auto told = std::make_shared<Latch>(1);
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = std::make_shared<Owner>(told)});
+    Work work = pg->all_reduce(y);
+    work.then([told, &told_of](const absl::Status& status) {
+      told_of = std::string(status.message());
+      told->count_down();
+    });
+    pg->abort("no more");
+    told->wait();
+    rank.store().set("done", "");
+  });
+  EXPECT_THAT(told_of, HasSubstr("rank 0 aborted group 0: no more"));
+  EXPECT_THAT(report.text(), Not(HasSubstr("Deadlock")));
 }
 
 class ThreadOutlivesTest : public OutlivesTest {};

@@ -290,6 +290,13 @@ TEST_P(OpenOutputsTest, ABufferIsFreeForWhateverIsBehindAStreamsWait) {
       pg->all_reduce(x).wait();
     }
     {
+      pg->start_coalescing();
+      pg->all_reduce(x).block_current_stream(stream);  // nobody but the stream has the part
+      Work whole = pg->end_coalescing();
+      stream.synchronize();
+      pg->all_reduce(x).wait();
+    }
+    {
       Work before = pg->all_reduce(x);
       before.block_current_stream(stream);
       Work behind = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
@@ -309,7 +316,7 @@ TEST_P(OpenOutputsTest, ABufferIsFreeForWhateverIsBehindAStreamsWait) {
       Work behind = pg->all_reduce(x, ReduceOp::kSum, {.stream = &other});
       other.synchronize();
     }
-    EXPECT_EQ(x[0], 4096);
+    EXPECT_EQ(x[0], 16384);
   });
 }
 

@@ -75,6 +75,27 @@ TEST_P(WaitAnyTest, LeavesNoCallbacksWhereItEndsByAnAbort) {
 }
 
 // A program's own callbacks are its own.
+// Free threads are between the two calls that an abort ends, now and then.
+TEST_P(WaitAnyTest, FindsTheFirstOfTheCallsThatFailTogether) {
+  for (int round = 0; round < 300; ++round) {
+    size_t done = 9;
+    (void)run_world(options(2), [&done](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) return pg->abort("enough of it");
+      std::vector<float> x(1, 1);
+      std::vector<float> y(1, 1);
+      std::vector<Work> works;
+      try {
+        works = {pg->send(x, 1), pg->recv(y, 1)};
+      } catch (const DistError&) {
+        return;
+      }
+      done = wait_any(works);
+    });
+    if (done != 9) EXPECT_EQ(done, 0U);
+  }
+}
+
 TEST_P(WaitAnyTest, LeavesTheCallbacksOfTheProgram) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
