@@ -86,8 +86,10 @@ std::string own_exception_text(const std::exception_ptr& exception) {
     return "";
   } catch (const std::exception& error) {
     return absl::StrCat(error.what(), exception_type_text(error));
-  } catch (...) {
+  } catch (const RankCrashed&) {
     return "";
+  } catch (...) {
+    return odd_exception_text();
   }
 }
 
@@ -126,11 +128,15 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
     context(rank).task_returned();
   } catch (...) {
     end_if_forked(*scheduler_);
-    if (!scheduler_->aborted() && !scheduler_->closed()) return rank_failed(rank, std::current_exception());
-    // An error of a call says no more than that the run was aborted, or has ended.
-    if (std::string text = own_exception_text(std::current_exception()); !text.empty())
-      note(NoteKind::kHook, absl::StrCat("a helper or callback of rank ", rank, " threw: ", text));
+    callback_failed(rank, std::current_exception());
   }
+}
+
+void WorldState::callback_failed(int rank, const std::exception_ptr& failure) {
+  if (!scheduler_->aborted() && !scheduler_->closed()) return rank_failed(rank, failure);
+  // An error of a call says no more than that the run was aborted, or has ended.
+  if (std::string text = own_exception_text(failure); !text.empty())
+    note(NoteKind::kHook, absl::StrCat("a helper or callback of rank ", rank, " threw: ", text));
 }
 
 void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noexcept {

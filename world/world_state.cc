@@ -197,9 +197,7 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
     if (!late_completion_) record->uncovered("late_completion is off: calls complete at once, by whoever comes last");
   }
   if (RankState* const outer = RankState::current(); outer != nullptr && !scheduler_->deterministic()) {
-    if (StepRecord* const record = outer->world().scheduler().record(); record != nullptr) {
-      record->uncovered("a world within a rank, in the free gear");
-    }
+    outer->world().scheduler().uncovered("a world within a rank, in the free gear");
   }
   store_ = wrapped(std::move(store_));
   contexts_.reserve(outcomes_.size());
@@ -213,10 +211,7 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
     }
     for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
   });
-  scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) {
-    // As of a helper: what calls threw because the run was aborted is no failure.
-    if (!scheduler_->aborted()) rank_failed(rank, std::move(failure));
-  });
+  scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) { callback_failed(rank, failure); });
   scheduler_->set_describer([this] {
     const std::string now = describe();
     return absl::StrCat(now, rerun_line(), all_ended() ? "" : hung_run_file(report(), now));
@@ -286,14 +281,6 @@ void WorldState::run_all(absl::FunctionRef<void(RankContext&)> program, CodeSite
            site_place(Site{.code = code}));
   }
   watch_forks();
-  const Task* const outer = Task::current();
-  if (InnerRun* const inner = scheduler_->inner(); inner != nullptr && outer != nullptr)
-    inner->outer = outer->record != nullptr  ? outer->record
-                   : outer->inner != nullptr ? outer->inner->outer.load()
-                                             : nullptr;
-  const absl::Cleanup over = [this] {
-    if (scheduler_->inner() != nullptr) scheduler_->inner()->outer = nullptr;
-  };
   scheduler_->run([&](int rank, Task& task) { run_rank(rank, task, program); });
 }
 

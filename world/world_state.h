@@ -254,6 +254,9 @@ class WorldState : public Kept {
   std::vector<std::string> unretrieved_notes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program);
   void rank_returned(int rank);
+  // A helper or callback of the rank threw: its failure, unless the run was aborted or has ended; a note then, if the
+  // exception is the program's own.
+  void callback_failed(int rank, const std::exception_ptr& failure);
   bool all_ended() const;
   void run_end_hooks();
   // An exception of a hook, on a thread that has nobody to catch it, becomes a note: "whereabouts threw: no debugger".

@@ -153,8 +153,23 @@ absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, 
 void DeviceRuntime::await_device(const DeviceLaunch& launch) {
   if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
   WaitTurns turns;
-  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0)
+  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0) {
+    if (on_this_thread_ == this) end_launches();  // the end of one let go of what waits for another one's
     turns.next();
+  }
+}
+
+void DeviceRuntime::end_launches() {
+  {
+    OrderedMutexLock lock(&mu_);
+    std::move(ended_.begin(), ended_.end(), std::back_inserter(ending_));
+    ended_.clear();
+  }
+  while (!ending_.empty()) {
+    const std::shared_ptr<DeviceLaunch> launch = std::move(ending_.front());
+    ending_.pop_front();
+    end(launch, absl::OkStatus());
+  }
 }
 
 absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
@@ -231,16 +246,17 @@ void DeviceRuntime::start_thread() {
 
 void DeviceRuntime::thread_main() {
   const LibraryScope library;
+  on_this_thread_ = this;
   int64_t health_at = 0;
   for (;;) {
-    std::vector<std::shared_ptr<DeviceLaunch>> ended;
+    bool ended = false;
     std::vector<std::shared_ptr<DeviceLaunch>> silent;
     std::vector<std::shared_ptr<DeviceGate>> expired;
     const int64_t now = monotonic_ns();
     int64_t next = now + kHealthNs;  // launches do not wake this thread
     {
       OrderedMutexLock lock(&mu_);
-      ended.swap(ended_);
+      ended = !ended_.empty();
       for (const std::shared_ptr<DeviceGate>& gate : gates_) {
         if (gate->deadline_ns <= now) {
           expired.push_back(gate);
@@ -249,12 +265,12 @@ void DeviceRuntime::thread_main() {
         }
       }
       if (!launches_.empty()) {
-        if (ended.empty() && now >= health_at) silent.assign(launches_.begin(), launches_.end());
+        if (!ended && now >= health_at) silent.assign(launches_.begin(), launches_.end());
         if (now >= health_at) health_at = now + kHealthNs;
       }
-      if (stop_ && launches_.empty() && ended.empty()) return;
+      if (stop_ && launches_.empty() && !ended) return;
     }
-    for (const std::shared_ptr<DeviceLaunch>& launch : ended) end(launch, absl::OkStatus());
+    end_launches();
     for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
       const absl::Status health = launch->lane_ != nullptr ? launch->lane_->health() : absl::OkStatus();
       if (!health.ok()) end(launch, health);
@@ -265,7 +281,7 @@ void DeviceRuntime::thread_main() {
                       " for a work: ", gate->text),
            OpenedBy::kTimeout);
     }
-    if (ended.empty() && expired.empty()) parker_.park(next);
+    if (!ended && expired.empty()) parker_.park(next);
   }
 }
 
@@ -295,7 +311,11 @@ struct DeviceRuntime::GateOpener final : Dependant {
       : runtime(std::move(runtime)), gate(std::move(gate)) {}
   // A stream that goes on, and whoever waits for it, finds the work done: a listener is told before.
   void ended(const absl::Status& status) override {
-    Completion::wake_later([runtime = runtime, gate = gate, status] { runtime->open(gate, status, OpenedBy::kWork); });
+    auto let_go = std::make_shared<Held>();  // whose destructors may wait for others that are still to be woken
+    Completion::wake_later([runtime = runtime, gate = gate, status, let_go] {
+      runtime->open(gate, status, OpenedBy::kWork, let_go.get());
+    });
+    Completion::run_later([let_go = std::move(let_go)] { *let_go = {}; });
   }
 
   const std::shared_ptr<DeviceRuntime> runtime;
@@ -342,7 +362,8 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   return gate;
 }
 
-void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by) {
+void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by,
+                         Held* let_go) {
   if (gate->open.load(std::memory_order_acquire)) return;
   std::shared_ptr<WorkState> awaited;
   std::shared_ptr<HeldByStream> held;
@@ -370,9 +391,13 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
   if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
     scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [held = std::move(held)] {});
-  } else {
-    Completion::drop(std::move(held));
+    held = nullptr;
   }
+  if (let_go != nullptr) {
+    *let_go = {std::move(held), std::move(awaited)};
+    return;
+  }
+  Completion::drop(std::move(held));
   Completion::drop(std::move(awaited));
 }
 

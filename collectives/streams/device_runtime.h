@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -176,7 +177,11 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void thread_main();
   void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
-  void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by);
+  // By the thread: those that the device has done, also while one of them ends.
+  void end_launches();
+  // `let_go`, if given, gets what the gate held.
+  using Held = std::pair<std::shared_ptr<HeldByStream>, std::shared_ptr<WorkState>>;
+  void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by, Held* let_go = nullptr);
   void give_up_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
 
   WorldState& world_;
@@ -189,6 +194,8 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);  // those that are closed
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // launches whose end was not reported
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
+  std::deque<std::shared_ptr<DeviceLaunch>> ending_;                          // the thread's own
+  static inline thread_local const DeviceRuntime* on_this_thread_ = nullptr;  // whose thread it is
   // Of a device that failed: the device may yet name them.
   std::vector<std::shared_ptr<DeviceLaunch>> lost_ ABSL_GUARDED_BY(mu_);
   std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device

@@ -366,6 +366,8 @@ absl::Status SimStream::status() const {
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler == &queue->scheduler) {
     point_of_caller(Site{.what = "stream status", .detail = queue->name});
     if (StepRecord* const record = task->record; record != nullptr) record->write_memory(queue->rank);
+  } else {
+    ObjectName::uses_outer();
   }
   absl::Status failure;
   {

@@ -46,8 +46,16 @@ struct Completion::Nest {
   std::exception_ptr thrown;
 };
 
+void Completion::run_late() {
+  Nest* const nest = static_cast<Nest*>(*Nest::here());
+  while (nest != nullptr && !nest->late.empty()) {
+    Actions late = std::exchange(nest->late, {});
+    nest->run(&late);
+  }
+}
+
 void Completion::run_due() {
-  constexpr int kDeepest = 32;  // of callbacks that complete works, each with a callback; a fiber's stack is small
+  constexpr int kDeepest = 64;  // of callbacks that complete works, each with a callback; a fiber's stack is small
   const std::unique_ptr<Due> due = std::move(due_);
   void** const here = Nest::here();
   Nest* const outer = static_cast<Nest*>(*here);

@@ -48,7 +48,9 @@ uint64_t WorkState::name_in(StepRecord& record, uint64_t part) const {
 
 StepRecord* WorkState::record() const {
   if (outside_name_ != nullptr) return outside_name_->record();
-  return world_.known() && world_.foreign() ? nullptr : record_here();
+  if (!world_.known() || !world_.foreign()) return record_here();
+  ObjectName::uses_outer();
+  return nullptr;
 }
 
 void WorkState::record_touch(Access how) const {
@@ -204,6 +206,7 @@ absl::Status WorkState::ended_as(absl::Status waited) const {
 }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
+  Completion::run_late();
   ObservedMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),
@@ -286,27 +289,30 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
       Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
     return;
   }
-  // The task is made by the thread that completes the work.
+  // The task is made by the thread that completes the work; in a world that has ended, which takes no more tasks, that
+  // thread runs the callbacks.
   auto kept = std::make_shared<std::vector<Callback>>(std::move(callbacks));
-  auto spawn = [kept, status, context, world = world_, name = object_] {
+  auto spawn = [kept, status, context, world = world_, name = object_](bool takes_tasks) {
     const WorldPin alive(world);
+    if (takes_tasks && (!alive || !context->world().scheduler().takes_tasks())) return false;
     if (!alive) {
       for (Callback& callback : *kept) callback.run(status);
-      return;
+      return true;
     }
     if (name != 0) StepRecord::name_next_task(numbered_object(name, kCallbacks));
     context->world().scheduler().spawn({.rank = context->rank(), .kind = TaskKind::kHelper}, [kept, status, context] {
       for (Callback& callback : *kept) context->world().run_helper(context->rank(), [&] { callback.run(status); });
     });
+    return true;
   };
-  if (status.ok() && scheduler()->deterministic()) {
-    spawn();
-    Completion::drop(std::move(kept));
-  } else {
-    // Not while others, at which the callbacks may look, are still to end with this work. Nor here if the world has
-    // ended, whose scheduler runs the body at once.
-    Completion::wake_later(std::move(spawn));
-  }
+  // Not while others, at which the callbacks of a failure may look, are still to end with this work.
+  if (status.ok() && scheduler()->deterministic() && world_.has(Task::current()) && spawn(/*takes_tasks=*/true))
+    return Completion::drop(std::move(kept));
+  const auto spawned = std::make_shared<bool>(false);
+  Completion::wake_later([spawned, spawn] { *spawned = spawn(/*takes_tasks=*/true); });
+  Completion::run_later([spawned, spawn = std::move(spawn)] {
+    if (!*spawned) spawn(/*takes_tasks=*/false);
+  });
 }
 
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {

@@ -106,7 +106,7 @@ class WorkState : public OpenCall {
   // For works that stand for another one, on which they hold a handle as long as there is one on them: a rank that
   // learned how this one ended knows it of that one.
   void learned_with(WorkState& inner) {
-    open_call_ = &inner;
+    open_call_ = inner.open_call_;
     outputs_open_in(inner.open_in_.load(std::memory_order_relaxed));
   }
   // The rank knows that the work is done, or holds no handle on it any more: what the call wrote is the rank's again.

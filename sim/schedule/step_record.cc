@@ -242,8 +242,8 @@ StepRecord* ObjectName::record() const {
 
 void ObjectName::uses_outer() {
   const Task* const task = Task::current();
-  StepRecord* const outer = task != nullptr && task->inner != nullptr ? task->inner->outer.load() : nullptr;
-  if (outer != nullptr) outer->uncovered("objects that a world within a rank uses, which did not make them");
+  if (task != nullptr && task->inner != nullptr)
+    task->inner->uncovered("objects that a world within a rank uses, which did not make them");
 }
 
 uint64_t ObjectName::in(StepRecord& record) const {

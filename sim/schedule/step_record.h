@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -236,9 +237,14 @@ inline StepRecord* record_here(const Scheduler* of = nullptr) {
 
 // A run that a task of an explored one made, and that is not explored itself: all of it is one step of that task.
 struct InnerRun {
-  explicit InnerRun(uint64_t serial) : serial(serial) {}
-  const uint64_t serial;                    // the scheduler's
-  std::atomic<StepRecord*> outer{nullptr};  // of the explored run, while this one goes on
+  // A record that inner runs tell: null once the explored run is over.
+  using Outer = std::shared_ptr<std::atomic<StepRecord*>>;
+  const uint64_t serial;  // the scheduler's
+  const Outer outer;
+
+  void uncovered(std::string_view what) const {
+    if (StepRecord* const record = outer->load(); record != nullptr) record->uncovered(what);
+  }
 };
 
 // A name for an object that has a text for one: of a key in the store `object`.

@@ -116,8 +116,7 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
            "thread; want engine threads",
            place(called));
   }
-  if (StepRecord* const record = scheduler_->record(); record != nullptr)
-    record->uncovered("threads that ranks made by themselves");
+  scheduler_->uncovered("threads that ranks made by themselves");
   bool known = false;
   stranger_ = StrangerThread::current().id_in(scheduler_, called.rank, &known);
   // Counted as a task before it is no stranger any more, and the other way round: never as nobody.

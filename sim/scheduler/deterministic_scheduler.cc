@@ -670,7 +670,7 @@ bool DeterministicScheduler::in_real_time(int64_t ns) {
 void DeterministicScheduler::asked_outside() {
   const StateLock lock(this);
   busy_.outside = true;
-  if (record_ != nullptr) record_->uncovered("something outside of the run that wakes ranks");
+  uncovered("something outside of the run that wakes ranks");
 }
 
 bool DeterministicScheduler::all_ask() const {

@@ -27,16 +27,27 @@ void Scheduler::begin_life() {
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr) {
     outer_ = task->scheduler->outer_;
     outer_.push_back(task->scheduler->serial_);
-    if (record_ == nullptr && (task->record != nullptr || task->inner != nullptr))
-      inner_ = std::make_unique<InnerRun>(serial_);
+    const Scheduler& outer = *task->scheduler;
+    if (record_ == nullptr && (outer.record_ != nullptr || outer.inner_ != nullptr)) {
+      inner_.reset(new InnerRun{.serial = serial_,
+                                .outer = outer.inner_ != nullptr ? outer.inner_->outer : outer.told_by_inner_});
+    }
   }
+  if (record_ != nullptr) told_by_inner_ = std::make_shared<std::atomic<StepRecord*>>(record_);
   LiveWorlds::shared().add(this, serial_);
   CrashFacts::rerun.store(
       [](const Task& task) { return task.scheduler != nullptr ? task.scheduler->rerun().c_str() : ""; });
   install_crash_handler();
 }
 
-Scheduler::~Scheduler() = default;
+Scheduler::~Scheduler() {
+  if (told_by_inner_ != nullptr) told_by_inner_->store(nullptr);
+}
+
+void Scheduler::uncovered(std::string_view what) const {
+  if (record_ != nullptr) return record_->uncovered(what);
+  if (inner_ != nullptr) inner_->uncovered(what);
+}
 
 bool Scheduler::is_inside(uint64_t serial) const {
   return std::find(outer_.begin(), outer_.end(), serial) != outer_.end();
@@ -293,7 +304,7 @@ void Scheduler::break_here(const Site& site) {
 }
 
 void Scheduler::add_outside(int n) {
-  if (n > 0 && record_ != nullptr) record_->uncovered("something outside of the run that wakes ranks");
+  if (n > 0) uncovered("something outside of the run that wakes ranks");
   outside_changed(n);
 }
 

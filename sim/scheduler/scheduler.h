@@ -136,7 +136,9 @@ class Scheduler : public Kept {
   // Where a run that is explored is told what each step touches; null in all others.
   StepRecord* record() const { return record_; }
   // Null, if no task of an explored run made this one, or this one is explored itself.
-  InnerRun* inner() const { return inner_.get(); }
+  const InnerRun* inner() const { return inner_.get(); }
+  // StepRecord::uncovered() of this run, or of the explored one around it.
+  void uncovered(std::string_view what) const;
   // Whether memory is fetched ahead (sim/base/prefetch.h).
   bool prefetches() const { return prefetches_; }
 
@@ -171,6 +173,8 @@ class Scheduler : public Kept {
   // of no world. Closes nothing while a rank is attached, nor where none ever was: the end of run() waits itself. A
   // task of this run waits for nobody.
   bool close_when_idle();
+  // False: spawn() would run the body at once, on the calling thread.
+  virtual bool takes_tasks() const { return !closed(); }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is
@@ -350,9 +354,10 @@ class Scheduler : public Kept {
   [[noreturn]] static void refuse_other_world(const Task& task, const Site& site);
   void break_here(const Site& site);
 
-  uint64_t serial_ = 0;              // const after construction
-  std::vector<uint64_t> outer_;      // of the runs that this one was begun in; const after construction
-  std::unique_ptr<InnerRun> inner_;  // const after construction
+  uint64_t serial_ = 0;                    // const after construction
+  std::vector<uint64_t> outer_;            // of the runs that this one was begun in; const after construction
+  std::unique_ptr<const InnerRun> inner_;  // const after construction
+  InnerRun::Outer told_by_inner_;          // const after construction; null: the run is not explored
   std::atomic<bool> closed_{false};
   OrderedMutex closing_mu_{LockLevel::kClosing};
 

@@ -595,6 +595,38 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
          run_world(fibers(1), [store](RankContext&) { (void)store->num_keys(); });
        },
        "objects that a world within a rank uses, which did not make them"},
+      // Done at the first look, in the order that comes first.
+      {fibers(2),
+       [](RankContext& rank) {
+         static const WorldLocal<Work> kHanded("handed");
+         const std::shared_ptr<Work> handed = kHanded.get(rank.world());
+         if (rank.rank() == 0) {
+           Promise promise(&rank.world().scheduler(), 0);
+           *handed = promise.work();
+           rank.store().set("k", "");
+           return promise.set_value();
+         }
+         rank.store().get("k");
+         Work work = *handed;
+         (void)run_world(fibers(1), [&](RankContext&) { (void)work.is_completed(); });
+         work.wait();
+       },
+       "objects that a world within a rank uses, which did not make them"},
+      {fibers(2),
+       [](RankContext& rank) {
+         rank.store().add("n", 1);
+         run_world(fibers(1),
+                   [](RankContext& inner) { const World::OutsideWaker waker = inner.world().outside_waker(); });
+       },
+       "something outside of the run that wakes ranks"},
+      {fibers(2),
+       [](RankContext& rank) {
+         rank.store().add("n", 1);
+         run_world(fibers(1), [](RankContext&) {
+           run_world({.world_size = 1, .engine = EngineKind::kThreads}, [](RankContext&) {});
+         });
+       },
+       "a world within a rank, in the free gear"},
       {fibers(2),
        [](RankContext& rank) {
          auto pg = init_process_group(rank);

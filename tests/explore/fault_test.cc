@@ -181,6 +181,23 @@ TEST_P(FaultTest, ACallbackOfACallWithAFaultBehindItRuns) {
   EXPECT_EQ(told, 2);
 }
 
+TEST_P(FaultTest, APartOfACoalescedCallWithAFaultBehindItFreesItsOutput) {
+  const FaultPlan faults = {
+      {.kind = Kind::kDelay, .op = "coalesced", .when = When::kAfter, .by = absl::Milliseconds(1)}};
+  const RunReport report = run(2, faults, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    pg->start_coalescing();
+    Work part = pg->all_reduce(x);
+    Work whole = pg->end_coalescing();
+    part.wait();
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 4);
+    whole.wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {
   for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
     const RunReport report = run(2, {{.kind = Kind::kAbort, .rank = 1, .seq = 1, .when = when}}, reduce_twice);

@@ -454,7 +454,7 @@ TEST_P(DeviceTest, ACallThatIsDroppedWithItsStreamIsTakenBackWhenAnotherOneCompl
 TEST_P(DeviceTest, ALaunchedCallThatIsDroppedWithItsStreamEnds) {
   std::vector<std::vector<int32_t>> x = {{1}, {2}};
   std::vector<std::vector<int32_t>> y = {{4}, {8}};
-  run_to_failure(2, [&](RankContext& rank) {
+  run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
     const auto me = static_cast<size_t>(rank.rank());
     const auto gate = std::make_shared<FutureWork>(rank);
@@ -475,7 +475,7 @@ TEST_P(DeviceTest, ALaunchedCallThatIsDroppedWithItsStreamEnds) {
 TEST_P(DeviceTest, AnAbortDoesNotWaitForAMessageOnTheDevice) {
   std::vector<float> x = {3};
   std::vector<float> y = {0};
-  run_to_failure(2, [&](RankContext& rank) {
+  run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
     Promise promise(&rank.world().scheduler(), rank.rank());
     FakeDeviceStream stream(rank, driver(), "comm");

@@ -811,7 +811,11 @@ TEST_P(AbortTest, ACallbackThatThrowsAtTheEndOfTheWorldIsANote) {
     });
     auto y = std::make_shared<std::vector<float>>(1, 1.0F);
     pg->recv(*y, 1, 1, {.keep_alive = y}).then([](const absl::Status& status) { throw DistError(status, {}); });
+    auto z = std::make_shared<std::vector<float>>(1, 1.0F);
+    pg->recv(*z, 1, 2, {.keep_alive = z}).then([](const absl::Status&) { throw 42; });
   });
+  EXPECT_THAT(report.notes,
+              Contains("a helper or callback of rank 0 threw: an exception that is no std::exception (int)"));
   EXPECT_THAT(report.notes, Contains("a helper or callback of rank 0 threw: no message (std::runtime_error)"));
 }
 
@@ -1190,10 +1194,8 @@ TEST_P(OutlivesTest, ADestructorOfWhatGoesWithTheWorldWaitsForOtherThreadsOnly) 
     WorldOptions options = this->options(2);
     options.stall = absl::Milliseconds(30);
     World world(options);
-    const auto hook = std::make_shared<Late>(&errors);
-    const auto listener = std::make_shared<Late>(&errors);
-    world.at_end([hook] {});
-    world.on_abort([listener](const absl::Status&) {});
+    world.at_end([held = std::make_shared<Late>(&errors)] {});
+    world.on_abort([held = std::make_shared<Late>(&errors)](const absl::Status&) {});
     (void)world.run([&errors, watch = std::make_shared<Late>(&errors)](RankContext& rank) {
       if (rank.rank() != 0) return;
       kLate.get(rank.world())->errors = &errors;
@@ -1222,6 +1224,45 @@ TEST_P(OutlivesTest, ALongChainOfCallbacksNeedsNoStack) {
     chain[0].set_value();
     EXPECT_TRUE(chain.back().work().is_completed());
   });
+  EXPECT_EQ(reached, kLinks - 1);
+}
+
+// Callbacks that lie deep within others are put off, but not behind a wait for them.
+TEST_P(OutlivesTest, ACallbackMayWaitForTheEndOfAChainThatItBegins) {
+  bool went_on = false;
+  run(1, [&](RankContext&) {
+    std::vector<Promise> chain(500);
+    for (size_t i = 0; i + 1 < chain.size(); ++i)
+      chain[i].work().then([next = chain[i + 1]](const absl::Status&) mutable { next.set_value(); });
+    Promise first;
+    first.work().then([&](const absl::Status&) {
+      chain[0].set_value();
+      chain.back().work().wait();
+      went_on = true;
+    });
+    first.set_value();
+  });
+  EXPECT_TRUE(went_on);
+}
+
+// No task is made any more: the thread that completes the work runs its callbacks, one after another.
+TEST_P(OutlivesTest, CallbacksOfAPromiseThatIsKeptAfterTheRun) {
+  constexpr int kLinks = 20'000;
+  std::vector<Promise> chain;
+  int reached = 0;
+  {
+    World world(options(1));
+    (void)world.run([&](RankContext& rank) {
+      for (int i = 0; i < kLinks; ++i) chain.emplace_back(&rank.world().scheduler(), 0);
+      for (size_t i = 0; i + 1 < chain.size(); ++i)
+        chain[i].work().then([&reached, next = chain[i + 1]](const absl::Status&) mutable {
+          const Promise goes_at_once;
+          ++reached;
+          next.set_value();
+        });
+    });
+    chain[0].set_value();
+  }
   EXPECT_EQ(reached, kLinks - 1);
 }
 
