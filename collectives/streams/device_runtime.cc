@@ -67,7 +67,7 @@ class MarkWait final : public WorkState, public WaitsFor {
 
 void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) {
   bool made = false;
-  if (StepRecord* const record = world.scheduler().record(); record != nullptr) record->uncovered("a device");
+  world.scheduler().uncovered("a device");
   const auto make = [&] {
     made = true;
     return std::make_shared<DeviceRuntime>(&world, driver);
@@ -154,7 +154,7 @@ void DeviceRuntime::await_device(const DeviceLaunch& launch) {
   if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
   WaitTurns turns;
   while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0) {
-    if (on_this_thread_ == this) end_launches();  // the end of one let go of what waits for another one's
+    if (on_this_thread_ == this) (void)take_turn();  // the end of a launch let go of what waits for another one
     turns.next();
   }
 }
@@ -247,42 +247,47 @@ void DeviceRuntime::start_thread() {
 void DeviceRuntime::thread_main() {
   const LibraryScope library;
   on_this_thread_ = this;
-  int64_t health_at = 0;
   for (;;) {
-    bool ended = false;
-    std::vector<std::shared_ptr<DeviceLaunch>> silent;
-    std::vector<std::shared_ptr<DeviceGate>> expired;
-    const int64_t now = monotonic_ns();
-    int64_t next = now + kHealthNs;  // launches do not wake this thread
-    {
-      OrderedMutexLock lock(&mu_);
-      ended = !ended_.empty();
-      for (const std::shared_ptr<DeviceGate>& gate : gates_) {
-        if (gate->deadline_ns <= now) {
-          expired.push_back(gate);
-        } else {
-          next = std::min(next, gate->deadline_ns);
-        }
-      }
-      if (!launches_.empty()) {
-        if (!ended && now >= health_at) silent.assign(launches_.begin(), launches_.end());
-        if (now >= health_at) health_at = now + kHealthNs;
-      }
-      if (stop_ && launches_.empty() && !ended) return;
-    }
-    end_launches();
-    for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
-      const absl::Status health = launch->lane_ != nullptr ? launch->lane_->health() : absl::OkStatus();
-      if (!health.ok()) end(launch, health);
-    }
-    for (const std::shared_ptr<DeviceGate>& gate : expired) {
-      open(gate,
-           make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
-                      " for a work: ", gate->text),
-           OpenedBy::kTimeout);
-    }
-    if (!ended && expired.empty()) parker_.park(next);
+    const std::optional<int64_t> next = take_turn();
+    if (!next.has_value()) return;
+    if (*next > 0) parker_.park(*next);
   }
+}
+
+std::optional<int64_t> DeviceRuntime::take_turn() {
+  bool ended = false;
+  std::vector<std::shared_ptr<DeviceLaunch>> silent;
+  std::vector<std::shared_ptr<DeviceGate>> expired;
+  const int64_t now = monotonic_ns();
+  int64_t next = now + kHealthNs;  // launches do not wake this thread
+  {
+    OrderedMutexLock lock(&mu_);
+    ended = !ended_.empty();
+    for (const std::shared_ptr<DeviceGate>& gate : gates_) {
+      if (gate->deadline_ns <= now) {
+        expired.push_back(gate);
+      } else {
+        next = std::min(next, gate->deadline_ns);
+      }
+    }
+    if (!launches_.empty()) {
+      if (!ended && now >= health_at_) silent.assign(launches_.begin(), launches_.end());
+      if (now >= health_at_) health_at_ = now + kHealthNs;
+    }
+    if (stop_ && launches_.empty() && !ended) return std::nullopt;
+  }
+  end_launches();
+  for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
+    const absl::Status health = launch->lane_ != nullptr ? launch->lane_->health() : absl::OkStatus();
+    if (!health.ok()) end(launch, health);
+  }
+  for (const std::shared_ptr<DeviceGate>& gate : expired) {
+    open(gate,
+         make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
+                    " for a work: ", gate->text),
+         OpenedBy::kTimeout);
+  }
+  return ended || !expired.empty() ? 0 : next;
 }
 
 void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -177,7 +178,9 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void thread_main();
   void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
-  // By the thread: those that the device has done, also while one of them ends.
+  // By the thread, also while it ends a launch: ends those that the device has done or lost, opens gates whose time is
+  // over. Returns when to come again at the latest, by monotonic_ns(), 0 for at once; nullopt: all is done.
+  std::optional<int64_t> take_turn();
   void end_launches();
   // `let_go`, if given, gets what the gate held.
   using Held = std::pair<std::shared_ptr<HeldByStream>, std::shared_ptr<WorkState>>;
@@ -195,6 +198,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // launches whose end was not reported
   std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
   std::deque<std::shared_ptr<DeviceLaunch>> ending_;                          // the thread's own
+  int64_t health_at_ = 0;                                                     // the thread's own
   static inline thread_local const DeviceRuntime* on_this_thread_ = nullptr;  // whose thread it is
   // Of a device that failed: the device may yet name them.
   std::vector<std::shared_ptr<DeviceLaunch>> lost_ ABSL_GUARDED_BY(mu_);

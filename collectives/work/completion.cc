@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "sim/base/task.h"
@@ -41,26 +42,38 @@ struct Completion::Nest {
     --depth;
   }
 
+  // How many may run one within another: callbacks that complete works with callbacks. A fiber's stack is small.
+  static int deepest() {
+    const Task* const task = Task::current();
+    return task != nullptr && task->scheduler->options().engine == EngineKind::kFibers ? 32 : 1'000;
+  }
+  static bool give_to_helper(Actions* actions);
+
   int depth = 0;
-  Actions late;  // of Completions too deep within, for the outermost
+  Actions late;  // on threads of no task, of Completions too deep within: for the outermost
   std::exception_ptr thrown;
 };
 
-void Completion::run_late() {
-  Nest* const nest = static_cast<Nest*>(*Nest::here());
-  while (nest != nullptr && !nest->late.empty()) {
-    Actions late = std::exchange(nest->late, {});
-    nest->run(&late);
-  }
+// Of a task: on a stack of its own, beside the task, which may wait for what the actions do.
+bool Completion::Nest::give_to_helper(Actions* actions) {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->info.rank < 0 || !task->scheduler->takes_tasks()) return false;
+  task->scheduler->spawn({.rank = task->info.rank, .kind = TaskKind::kHelper},
+                         [actions = std::make_shared<Actions>(std::move(*actions))] {
+                           Nest nest;
+                           nest.run(actions.get());
+                           if (nest.thrown != nullptr) std::rethrow_exception(nest.thrown);
+                         });
+  return true;
 }
 
 void Completion::run_due() {
-  constexpr int kDeepest = 64;  // of callbacks that complete works, each with a callback; a fiber's stack is small
   const std::unique_ptr<Due> due = std::move(due_);
   void** const here = Nest::here();
   Nest* const outer = static_cast<Nest*>(*here);
-  if (outer != nullptr && outer->depth >= kDeepest) {
+  if (outer != nullptr && outer->depth >= Nest::deepest()) {
     outer->run(&due->wake);
+    if (outer->give_to_helper(&due->others)) return;
     std::move(due->others.begin(), due->others.end(), std::back_inserter(outer->late));
     return;
   }

@@ -45,8 +45,6 @@ class Completion {
   static void run_later(absl::AnyInvocable<void()> action);
   // The same for one that only wakes others, and waits for nothing.
   static void wake_later(absl::AnyInvocable<void()> action);
-  // Before the calling task, or thread, waits: runs what was put off further, since it lay too deep within others.
-  static void run_late();
   // Lets go of `pointer` when the outermost has ended; now, if none is open.
   template <typename T>
   static void drop(std::shared_ptr<T> pointer) {

@@ -206,7 +206,6 @@ absl::Status WorkState::ended_as(absl::Status waited) const {
 }
 
 absl::Status WorkState::await_until(Deadline deadline, CodeSite code, const Site* site) {
-  Completion::run_late();
   ObservedMutexLock lock(&mu_);
   const absl::Status waited = finished_.await(
       &mu_, [this] { return done_.load(std::memory_order_relaxed); }, site != nullptr ? *site : wait_site(code),

@@ -188,7 +188,7 @@ void StepRecord::leave_memory(int rank) {
 }
 
 void StepRecord::uncovered(std::string_view what) {
-  const Lock lock(this);
+  OrderedMutexLock lock(&mu_);  // threads of a run within this one come here, too
   const auto at = std::lower_bound(uncovered_.begin(), uncovered_.end(), what);
   if (at == uncovered_.end() || *at != what) uncovered_.emplace(at, what);
 }

@@ -1222,27 +1222,34 @@ TEST_P(OutlivesTest, ALongChainOfCallbacksNeedsNoStack) {
         next.set_value();
       });
     chain[0].set_value();
-    EXPECT_TRUE(chain.back().work().is_completed());
+    chain.back().work().wait();
   });
   EXPECT_EQ(reached, kLinks - 1);
 }
 
 // Callbacks that lie deep within others are put off, but not behind a wait for them.
-TEST_P(OutlivesTest, ACallbackMayWaitForTheEndOfAChainThatItBegins) {
-  bool went_on = false;
-  run(1, [&](RankContext&) {
-    std::vector<Promise> chain(500);
+TEST_P(OutlivesTest, CallbacksMayWaitForWhatOthersBehindThemDo) {
+  constexpr int kLinks = 500;
+  std::atomic<int> waited = 0;
+  run(1, [&](RankContext& rank) {
+    const auto gate = std::make_shared<Latch>(1);
+    std::vector<Promise> chain(kLinks);
     for (size_t i = 0; i + 1 < chain.size(); ++i)
-      chain[i].work().then([next = chain[i + 1]](const absl::Status&) mutable { next.set_value(); });
+      chain[i].work().then([&waited, gate, next = chain[i + 1]](const absl::Status&) mutable {
+        next.set_value();
+        gate->wait();
+        ++waited;
+      });
+    chain.back().work().then([&rank](const absl::Status&) { rank.store().set("end", ""); });
     Promise first;
     first.work().then([&](const absl::Status&) {
-      chain[0].set_value();
-      chain.back().work().wait();
-      went_on = true;
+      rank.world().spawn_helper([first = chain[0]]() mutable { first.set_value(); });
+      (void)rank.store().get("end");
+      gate->count_down();
     });
     first.set_value();
   });
-  EXPECT_TRUE(went_on);
+  EXPECT_EQ(waited, kLinks - 1);
 }
 
 // No task is made any more: the thread that completes the work runs its callbacks, one after another.
