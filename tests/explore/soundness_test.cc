@@ -718,7 +718,7 @@ std::vector<Race> message_races() {
     return absl::StrCat(done);
   }));
   // Whether a part was issued is told by the wait of another rank.
-  races.push_back({"a wait for another rank's part, which may not be issued yet", 2, [] {
+  races.push_back({"a wait for a part of another rank, which may not be issued yet", 2, [] {
                      struct Part {
                        Watched<std::optional<Work>> work;
                        Latch is_there{1};
