@@ -338,6 +338,36 @@ class ScheduleTree::Races {
     if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
   }
 
+  // Whether the step, before it passed, has looked at something that other tasks change. The wait could have begun with
+  // that look before the condition became true, which no reversal of races tries: the look is hidden behind the pass.
+  bool looked_at_changing() {
+    for (int o = tree_.ops_begin(step_); tree_.record_.ops()[static_cast<size_t>(o)].what != What::kPass; ++o) {
+      const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
+      if (op.what == What::kRead && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
+          writer_of(op.object) != kNobody)
+        return true;
+    }
+    return false;
+  }
+  // The task that writes to the object in this run, or one of several.
+  int writer_of(uint64_t object) {
+    if (writers_.empty()) {
+      int o = 0;
+      for (int step = 0; step < tree_.last_step(); ++step) {
+        for (; o < steps_[static_cast<size_t>(step)].ops_end; ++o) {
+          const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
+          if (op.what != What::kWrite) continue;
+          const int task = steps_[static_cast<size_t>(step)].task;
+          const auto [writer, first] = writers_.try_emplace(op.object, task);
+          if (!first && writer->second != task) writer->second = kSeveral;
+        }
+      }
+      writers_.try_emplace(0, kNobody);
+    }
+    const auto writer = writers_.find(object);
+    return writer != writers_.end() ? writer->second : kNobody;
+  }
+
   // The operations of the step.
   template <typename Look>
   void for_ops(Look look) const {
@@ -387,6 +417,7 @@ class ScheduleTree::Races {
         if (condition.raise == step_) break;
         meet(condition.lower_before);
         follow(condition.raise);
+        if (looked_at_changing()) tree_.record_.uncovered(kWaitThatLooks);
         break;
       }
       case What::kMiss:
@@ -463,6 +494,9 @@ class ScheduleTree::Races {
   std::vector<int> rivals_;
   std::vector<int> settled_;  // the steps that settled what this one writes
   std::vector<std::pair<int, int>> races_;
+  static constexpr int kNobody = -1;
+  static constexpr int kSeveral = -2;
+  absl::flat_hash_map<uint64_t, int> writers_;  // [object], once one was asked for
 };
 
 void ScheduleTree::advance() {

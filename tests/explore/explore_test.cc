@@ -595,6 +595,20 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
          run_world(fibers(1), [store](RankContext&) { (void)store->num_keys(); });
        },
        "objects that a world within a rank uses, which did not make them"},
+      // Rank 1's wait may begin with either timeout, and pass after the key is set.
+      {fibers(2),
+       [](RankContext& rank) {
+         if (rank.rank() == 0) {
+           rank.store().set_timeout(absl::Milliseconds(1));
+           return rank.store().set("k", "");
+         }
+         try {
+           rank.store().wait({"k"});
+         } catch (const DistError& error) {
+           EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+         }
+       },
+       "a store's timeout that ranks set beside waits of others"},
       // Done at the first look, in the order that comes first.
       {fibers(2),
        [](RankContext& rank) {

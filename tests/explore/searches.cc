@@ -103,7 +103,7 @@ Found search_tree(RunOnce run, const ScheduleTree::Options& options, int most,
   found.all = !tree.more();
   for (const std::string& why : tree.uncovered()) {
     if (absl::StrContains(why, "tells of nothing")) absl::StrAppend(&found.untold, "  ", why, "\n");
-    found.early |= why == kEarlyChange;
+    found.doubtful |= why == kEarlyChange || why == kWaitThatLooks;
   }
   return found;
 }
@@ -293,9 +293,9 @@ Comparison compare(const Searches& searches, const SearchLimits& limits) {
   const Found& unreduced = searches.unreduced;
   const Found& reduced = searches.reduced;
   const std::vector<Found>& shuffled = searches.shuffled;
-  const bool early = reduced.early || unreduced.early;
+  const bool doubtful = reduced.doubtful || unreduced.doubtful;
   // Under seeds a call may be done before its rank goes on and changes a buffer, which no search tries.
-  const Found seeds = early ? Found{.schedules = searches.seeds.schedules} : searches.seeds;
+  const Found seeds = doubtful ? Found{.schedules = searches.seeds.schedules} : searches.seeds;
   Comparison result;
   result.unreduced_finished = unreduced.all;
   result.reduced_finished = reduced.all;
@@ -350,7 +350,7 @@ Comparison compare(const Searches& searches, const SearchLimits& limits) {
     }
   }
   for (const Found& found : shuffled) {
-    if (!found.all || !reduced.all || !reduced.aborts.empty()) continue;
+    if (!found.all || !reduced.all || !reduced.aborts.empty() || found.doubtful || doubtful) continue;
     const std::string lost = missing(reduced.outcomes, found.outcomes);
     const std::string invented = missing(found.outcomes, reduced.outcomes) + listed(found.aborts);
     if (lost.empty() && invented.empty() && (!limits.counts || found.schedules == reduced.schedules)) continue;

@@ -57,8 +57,9 @@ struct Found {
   std::map<std::string, std::string> aborts;    // of those in which one did
   int64_t schedules = 0;
   int64_t repeated = 0;
-  bool all = false;    // the search came to its end
-  bool early = false;  // a rank changed a buffer too early: explore() would not say "verified"
+  bool all = false;  // the search came to its end
+  // explore() would not say "verified": a rank changed a buffer too early, or set a store's timeout beside waits.
+  bool doubtful = false;
   std::string untold;  // where rankloom changed or looked at something of which it told nothing; empty: nowhere
 };
 
