@@ -10,6 +10,7 @@
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/issue_gate.h"
+#include "collectives/work/member_work.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
@@ -85,11 +86,12 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     return waited;
   }
   // The handle on the inner work goes with this one, which a stream may still hold. An inner work that goes on for its
-  // owner keeps this one, if callbacks wait for it.
+  // owner keeps this one, if callbacks wait for it: one of the library's, since all those end.
   void dropped() noexcept override {
     inner_->let_go();
     inner_->dropped();
-    if (waiting_callbacks() > 0) inner_->when_done(keep(shared_from_this(), &WorkState::complete));
+    if (waiting_callbacks() > 0 && dynamic_cast<const MemberWork*>(inner_.get()) != nullptr)
+      inner_->when_done(keep(shared_from_this(), &WorkState::complete));
   }
   bool acts_when_dropped() const override { return true; }
   void await_group_failure() const override { inner_->await_group_failure(); }
