@@ -136,7 +136,8 @@ class JobsTest(unittest.TestCase):
 
     def test_a_recv_in_vain_names_the_tags_that_come(self):
         done = self.failed_job("tags")
-        self.assertRegex(done.stdout, r"Timeout: rank 1, group 0, recv from rank 0, tag 3: timed out after 300ms waiting for rank 0 \[group 0, mpi_job.cc:\d+\]"
+        self.assertRegex(done.stdout, r"Timeout: rank 1, group 0, recv from rank 0, tag 3: timed out after 300ms waiting for rank 0 "
+                         r"\[group 0, mpi_job.cc:\d+\]"
                          r"\n  rank 0 has sends to this rank on their way with tag 4, and this recv is for tag 3")
 
     def test_coalesced_calls_in_vain_name_them_too(self):
