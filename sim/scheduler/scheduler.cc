@@ -27,11 +27,9 @@ void Scheduler::begin_life() {
   if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr) {
     outer_ = task->scheduler->outer_;
     outer_.push_back(task->scheduler->serial_);
-    const Scheduler& outer = *task->scheduler;
-    if (record_ == nullptr && (outer.record_ != nullptr || outer.inner_ != nullptr)) {
-      inner_.reset(new InnerRun{.serial = serial_,
-                                .outer = outer.inner_ != nullptr ? outer.inner_->outer : outer.told_by_inner_});
-    }
+    if (record_ == nullptr) told_by_inner_ = task->scheduler->told_by_inner_;
+    if (told_by_inner_ != nullptr)
+      inner_ = std::make_unique<const InnerRun>(InnerRun{.serial = serial_, .outer = told_by_inner_});
   }
   if (record_ != nullptr) told_by_inner_ = std::make_shared<std::atomic<StepRecord*>>(record_);
   LiveWorlds::shared().add(this, serial_);
@@ -41,7 +39,7 @@ void Scheduler::begin_life() {
 }
 
 Scheduler::~Scheduler() {
-  if (told_by_inner_ != nullptr) told_by_inner_->store(nullptr);
+  if (record_ != nullptr) told_by_inner_->store(nullptr);
 }
 
 void Scheduler::uncovered(std::string_view what) const {

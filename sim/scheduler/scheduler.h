@@ -357,7 +357,7 @@ class Scheduler : public Kept {
   uint64_t serial_ = 0;                    // const after construction
   std::vector<uint64_t> outer_;            // of the runs that this one was begun in; const after construction
   std::unique_ptr<const InnerRun> inner_;  // const after construction
-  InnerRun::Outer told_by_inner_;          // const after construction; null: the run is not explored
+  InnerRun::Outer told_by_inner_;          // const after construction; null: this run is in no explored one
   std::atomic<bool> closed_{false};
   OrderedMutex closing_mu_{LockLevel::kClosing};
 
