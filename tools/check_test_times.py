@@ -16,7 +16,7 @@ import sys
 
 import test_summary
 
-MOST = 150  # 30 on a quiet machine: cores that share their units with a busy one take up to four times as long
+MOST = 150  # 30 on a quiet machine: cores that share their units with a busy one take twice as long, slower ones more
 PART_OF_LIMIT = 4
 CPU_TIME = re.compile(r"^cpu seconds: ([0-9.]+) \+ ([0-9.]+)$", re.MULTILINE)
 

@@ -138,7 +138,7 @@ class WorkState : public OpenCall {
       await_whole();
   }
   bool is_part() const { return is_part_; }
-  // The work whose end is this one's, for who has no handle on this one any more; null, if this one has its own end.
+  // The work whose end is this one's, for a stream without a handle on this one; null, if this one has its own end.
   virtual std::shared_ptr<WorkState> whole() const { return nullptr; }
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;

@@ -14,7 +14,4 @@ inline std::atomic<uint64_t> early_changes_found{0};
 // call that is done between them is never tried.
 inline constexpr std::string_view kEarlyChange = "buffers that ranks changed before their calls were done";
 
-// The same for a wait in a store, by the store's own timeout, that another rank sets.
-inline constexpr std::string_view kWaitThatLooks = "a store's timeout that ranks set beside waits of others";
-
 }  // namespace rankloom::internal

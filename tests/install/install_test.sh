@@ -4,20 +4,7 @@
 #     install_test.sh BUILD_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-CXX=${CXX:-g++}
-
-fail() {
-  echo "install_test: $*" >&2
-  exit 1
-}
-
-meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
-pc=$(find "$work/root" -name rankloom.pc)
-export PKG_CONFIG_PATH=${pc%/rankloom.pc}
-prefix=$(realpath "$(pkg-config --variable=prefix rankloom)")
+. "$here/installed_tree.sh" "$1"
 if [[ -n $(find "$prefix" -name librankloom.so) ]]; then
   export LD_LIBRARY_PATH=${pc%/pkgconfig/rankloom.pc}
   python3 "$here/shared_symbols_test.py" "$LD_LIBRARY_PATH"/librankloom*.so

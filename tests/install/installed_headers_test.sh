@@ -3,20 +3,7 @@
 #     installed_headers_test.sh BUILD_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-CXX=${CXX:-g++}
-
-fail() {
-  echo "installed_headers_test: $*" >&2
-  exit 1
-}
-
-meson install -C "$build" --no-rebuild --quiet --tags devel --destdir "$work/root"
-pc=$(find "$work/root" -name rankloom.pc)
-export PKG_CONFIG_PATH=${pc%/rankloom.pc}
-prefix=$(realpath "$(pkg-config --variable=prefix rankloom)")
+. "$here/installed_tree.sh" "$1" --tags devel
 
 installed=$(cd "$prefix/include" && find . -name '*.h' | sort)
 public=$(cd "$here/../../include" && find . -name '*.h' | sort)
