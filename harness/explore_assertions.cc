@@ -76,7 +76,7 @@ std::string save_trace(const ExploreReport::Failure& failure, const std::string&
 void tell_success(const ExploreOptions& options, const ExploreReport& report) {
   constexpr const char* kProperty = "explored";
   const std::string summary = report.summary();
-  if (!options.progress && !testing::GTEST_FLAG(brief)) std::cout << "[ rankloom ] " << summary << std::endl;
+  if (!options.progress && !testing::GTEST_FLAG(brief)) std::cout << "[ rankloom ] " << summary << "\n" << std::flush;
   const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
   if (test == nullptr) return;
   // GoogleTest keeps the last value of a property; a test may search more than once.

@@ -245,7 +245,7 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
   const bool failed = assertions_failed || !world_text.empty();
   if (failed) RankOutput::print(outputs, std::cout);
   if (world_text.empty()) {
-    for (const std::string& note : report.notes) std::cout << "note: " << note << std::endl;
+    for (const std::string& note : report.notes) std::cout << "note: " << note << "\n" << std::flush;
   }
   std::string rerun, replay, run_file;
   if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again

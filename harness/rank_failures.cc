@@ -315,7 +315,7 @@ namespace {
 
 // Whether a word of a shell's command is a flag that says which tests a session runs, how often, and where it reports.
 bool of_the_session(std::string_view word) {
-  if (word.starts_with("'")) word.remove_prefix(1);
+  if (word.starts_with('\'')) word.remove_prefix(1);
   if (!word.starts_with("--gtest_")) return false;
   word.remove_prefix(std::string_view("--gtest_").size());
   const std::string_view flag = word.substr(0, word.find_first_of("='"));

@@ -9,7 +9,7 @@ paths, headings that links lead to, RANKLOOM_* variables, test programs, C++ nam
 those of ./dev, parts of .ci/run, subcommands of rankloom and of our GDB, options of these, of rankloom-torchrun and of our Python
 programs, tests and suites of meson test and ./dev test, targets of ninja, tests that --gtest_filter names for programs of ours.
 Lines end within 120 columns (code blocks and comments of C++ sources, too; rows of tables may be longer, since Markdown has no way to
-go on in the next line), those of Python within 150. No paragraph stands twice, docs/README.md names every page, decisions are
+go on in the next line). No paragraph stands twice, docs/README.md names every page, decisions are
 numbered without a hole. Comments of C++
 and Python, docstrings among them, name their subject with a noun: none begins with "It" or "They", and no sentence of one begins
 with "Who", "Whoever", "What" or "Whatever", but for questions. No file holds a merge's markers.
@@ -31,7 +31,6 @@ sys.dont_write_bytecode = True
 from check_layers import LAYERS, NOT_CODE, ON_TOP, ROOMS, blank, line_of  # noqa: E402
 
 COLUMNS = 120
-PYTHON_COLUMNS = 150  # line-length in pyproject.toml
 SAME = 80  # characters: shorter paragraphs ("Likewise.") may stand twice
 CXX = (".h", ".cc", ".cu", ".cuh")
 CODE = (*CXX, ".py", ".pyi", ".sh", ".build", ".in", ".txt")
@@ -541,11 +540,6 @@ def check_columns(tree):
         for line, text in enumerate(tree.text(path).split("\n"), 1) if path.endswith(CXX) else ():
             if len(text) > COLUMNS and re.search(r"(^|\s)//.*\S\s+\S", text) is not None:
                 yield path, line, f"{len(text)} columns, want at most {COLUMNS}"
-        # As ruff has it, which only the bridge's tests run.
-        for line, text in enumerate(tree.text(path).split("\n"), 1) if path.endswith(".py") else ():
-            text = re.sub(r"\s*# (type: ignore|noqa).*", "", text)
-            if len(text) > PYTHON_COLUMNS:
-                yield path, line, f"{len(text)} columns, want at most {PYTHON_COLUMNS}"
 
 
 def cxx_comments(text):

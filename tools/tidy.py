@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs clang-tidy on the sources of a clang build folder, and only on those that changed since they last passed.
 
-    tools/tidy.py BUILD_FOLDER [JOBS]
+    tools/tidy.py CLANG_TIDY BUILD_FOLDER [JOBS]
 
 The folder need not be built: what its sources include and is generated is built here. A source is known by the content of
 itself, of every header of ours that it includes, of .clang-tidy, by its command line, and by the versions of clang-tidy and of
@@ -59,11 +59,12 @@ def fingerprint(entry, salt):
 
 
 def main(arguments):
-    build = pathlib.Path(arguments[0]).resolve()
-    jobs = int(arguments[1]) if len(arguments) > 1 else os.cpu_count()
-    version = subprocess.run(["clang-tidy", "--version"], check=True, capture_output=True).stdout
+    program = arguments[0]
+    build = pathlib.Path(arguments[1]).resolve()
+    jobs = int(arguments[2]) if len(arguments) > 2 else os.cpu_count()
+    version = subprocess.run([program, "--version"], check=True, capture_output=True).stdout
     arguments = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={ANALYZER_STEPS}"]
-    command = ["clang-tidy", "--quiet", "-p", build, *(f"--extra-arg={argument}" for argument in arguments)]
+    command = [program, "--quiet", "-p", build, *(f"--extra-arg={argument}" for argument in arguments)]
     libraries = [subprocess.run(["pkg-config", "--modversion", name], check=False, capture_output=True).stdout for name in LIBRARIES]
     salt = version + b"".join(libraries) + (ROOT / ".clang-tidy").read_bytes() + str(arguments).encode()
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -9,15 +9,15 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr int64_t kParallelBytes = 1 << 20;
+constexpr int64_t kCopyParallelBytes = 1 << 20;
 // A part of a source that stays in the L2 cache while all targets get it.
 constexpr int64_t kBlockBytes = 64 << 10;
-constexpr int64_t kGrainBytes = 128 << 10;
+constexpr int64_t kCopyGrainBytes = 128 << 10;
 
 }  // namespace
 
 CopyBatch::CopyBatch(int64_t total_bytes, KernelPlan* plan)
-    : plan_(plan), at_once_(plan == nullptr && total_bytes < kParallelBytes) {}
+    : plan_(plan), at_once_(plan == nullptr && total_bytes < kCopyParallelBytes) {}
 
 void CopyBatch::add(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
@@ -41,7 +41,7 @@ void CopyBatch::run() {
   if (sources_.empty()) return;
   const int64_t all = sources_.back().begin + sources_.back().bytes;
   const auto targets = static_cast<int64_t>(targets_.size() / sources_.size());
-  const int64_t grain = std::max<int64_t>(kGrainBytes / std::max<int64_t>(1, targets), 4096);
+  const int64_t grain = std::max<int64_t>(kCopyGrainBytes / std::max<int64_t>(1, targets), 4096);
   parallel_blocks(all, grain, [this](int64_t begin, int64_t end) { copy_range(begin, end); });
 }
 

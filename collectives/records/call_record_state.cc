@@ -16,7 +16,20 @@ namespace {
 
 // A key tells a kind of call from others: the words of its head, then the shapes and splits, each list with its length
 // first. Nothing follows from their order but that of decode().
-enum Head : size_t { kOp, kGroup, kReduceOp, kFactor, kRoot, kPeer, kTag, kFile, kLine, kScope, kInPlace, kHeadWords };
+enum Head : size_t {
+  kOpWord,
+  kGroupWord,
+  kReduceOpWord,
+  kFactorWord,
+  kRootWord,
+  kPeerWord,
+  kTagWord,
+  kFileWord,
+  kLineWord,
+  kScopeWord,
+  kInPlaceWord,
+  kHeadWords
+};
 constexpr int64_t kCompute = -1;  // in place of an operation; then the index of its name
 
 bool in_place(const CollectiveCall& call) {
@@ -65,16 +78,17 @@ bool for_each_word(const CollectiveCall& call, int group, const char* scope, Wor
 }
 
 void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
-  call.op = static_cast<OpType>(key[kOp]);
+  call.op = static_cast<OpType>(key[kOpWord]);
   call.name = op_row(call.op).name;
-  call.group = static_cast<int>(key[kGroup]);
-  const auto reduce_kind = static_cast<ReduceOp::Kind>(key[kReduceOp]);
-  call.reduce_op = reduce_kind == ReduceOp::Kind::kPremulSum ? ReduceOp::premul_sum(std::bit_cast<double>(key[kFactor]))
-                                                             : ReduceOp(reduce_kind);
-  call.root = static_cast<int>(key[kRoot]);
-  call.peer = static_cast<int>(key[kPeer]);
-  call.tag = static_cast<int>(key[kTag]);
-  call.code = {reinterpret_cast<const char*>(static_cast<uintptr_t>(key[kFile])), static_cast<int>(key[kLine])};
+  call.group = static_cast<int>(key[kGroupWord]);
+  const auto reduce_kind = static_cast<ReduceOp::Kind>(key[kReduceOpWord]);
+  call.reduce_op = reduce_kind == ReduceOp::Kind::kPremulSum
+                       ? ReduceOp::premul_sum(std::bit_cast<double>(key[kFactorWord]))
+                       : ReduceOp(reduce_kind);
+  call.root = static_cast<int>(key[kRootWord]);
+  call.peer = static_cast<int>(key[kPeerWord]);
+  call.tag = static_cast<int>(key[kTagWord]);
+  call.code = {reinterpret_cast<const char*>(static_cast<uintptr_t>(key[kFileWord])), static_cast<int>(key[kLineWord])};
   const int64_t* at = key.data() + kHeadWords;
   for (std::vector<CallRecord::Call::Tensor>* const list : {&call.inputs, &call.outputs}) {
     for (int64_t left = *at++; left > 0; --left) {
@@ -109,9 +123,9 @@ int64_t buffer_bytes(const CollectiveCall& call) {
 
 }  // namespace
 
-bool CallRecordState::Kind::is_compute() const { return key[kOp] == kCompute; }
-OpType CallRecordState::Kind::op() const { return static_cast<OpType>(key[kOp]); }
-int CallRecordState::Kind::group() const { return static_cast<int>(key[kGroup]); }
+bool CallRecordState::Kind::is_compute() const { return key[kOpWord] == kCompute; }
+OpType CallRecordState::Kind::op() const { return static_cast<OpType>(key[kOpWord]); }
+int CallRecordState::Kind::group() const { return static_cast<int>(key[kGroupWord]); }
 
 // ---- works
 
@@ -334,7 +348,7 @@ CallRecord::Call CallRecordState::call_at(size_t index) const {
 std::string_view CallRecordState::scope_at(size_t index) const {
   const Kind& kind = kinds[entry(index).kind];
   const auto* const text =
-      kind.is_compute() ? nullptr : reinterpret_cast<const char*>(static_cast<uintptr_t>(kind.key[kScope]));
+      kind.is_compute() ? nullptr : reinterpret_cast<const char*>(static_cast<uintptr_t>(kind.key[kScopeWord]));
   return text != nullptr ? text : std::string_view();
 }
 

@@ -57,7 +57,7 @@ struct Bound {  // where an arrow begins or ends
   absl::Duration start;
 };
 
-class Writer {
+class TimelineWriter {
  public:
   std::string write(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
     for (const std::shared_ptr<CallRecord>& record : ranks) write_rank(*record);
@@ -146,7 +146,7 @@ class Writer {
 
 std::string traces::perfetto_json(const std::vector<std::shared_ptr<CallRecord>>& ranks, CodeSite code) {
   require_records(ranks, "perfetto_json", code);
-  return Writer().write(ranks);
+  return TimelineWriter().write(ranks);
 }
 
 void traces::write_perfetto(const std::vector<std::shared_ptr<CallRecord>>& ranks, std::string_view path,

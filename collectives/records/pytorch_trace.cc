@@ -66,9 +66,9 @@ struct Values {
   }
 };
 
-class Writer {
+class TraceWriter {
  public:
-  explicit Writer(const CallRecord& record) : record_(record) {}
+  explicit TraceWriter(const CallRecord& record) : record_(record) {}
 
   std::string write() {
     node(kRoot, kRoot, "[pytorch|profiler|execution_trace|process]", {}, {}, 0, -1, "");
@@ -195,7 +195,7 @@ class Writer {
 
 }  // namespace
 
-std::string traces::pytorch_trace_json(const CallRecord& record) { return Writer(record).write(); }
+std::string traces::pytorch_trace_json(const CallRecord& record) { return TraceWriter(record).write(); }
 
 void traces::write_pytorch_trace(const CallRecord& record, std::string_view path, CodeSite code) {
   internal::write_file(path, traces::pytorch_trace_json(record), "write_pytorch_trace", code);

@@ -73,7 +73,7 @@ void Completion::run_due() {
   Nest* const outer = static_cast<Nest*>(*here);
   if (outer != nullptr && outer->depth >= Nest::deepest()) {
     outer->run(&due->wake);
-    if (outer->give_to_helper(&due->others)) return;
+    if (Nest::give_to_helper(&due->others)) return;
     std::move(due->others.begin(), due->others.end(), std::back_inserter(outer->late));
     return;
   }

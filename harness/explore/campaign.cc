@@ -16,7 +16,7 @@
 namespace rankloom::internal {
 namespace {
 
-constexpr int64_t kTellEvery = 100'000'000;  // of progress
+constexpr int64_t kShowEvery = 100'000'000;  // of progress
 constexpr int64_t kMostRuns = 1'000'000;     // that a worker makes before it asks for more
 constexpr int64_t kSeedsFor = 20'000'000;    // how long the drawn runs that are handed out at once take
 constexpr int64_t kShortRun = 1'000'000;     // of such runs a worker has more ahead
@@ -49,8 +49,8 @@ bool Campaign::anyone_works(int64_t before) const {
 
 void Campaign::wait_for_news(int64_t end_ns) {
   const int64_t now = monotonic_ns();
-  int64_t ns = std::max<int64_t>(0, std::min(now + kTellEvery, end_ns) - now);
-  if (now >= end_ns) ns = kTellEvery;  // only those that still make a run are waited for
+  int64_t ns = std::max<int64_t>(0, std::min(now + kShowEvery, end_ns) - now);
+  if (now >= end_ns) ns = kShowEvery;  // only those that still make a run are waited for
   for (std::optional<WorkerLinks::Event> event = workers_.receive(ns); event.has_value(); event = workers_.receive(0)) {
     handle(*event);
   }

@@ -85,7 +85,7 @@ std::string objects_text() {
     const auto bytes = std::filesystem::file_size(path, error);
     const auto time = std::filesystem::last_write_time(path, error);
     if (!error) absl::StrAppend(&objects, bytes, " ", time.time_since_epoch().count());
-    objects += ";";
+    objects += ';';
   }
   return objects;
 }

@@ -20,7 +20,7 @@ struct Maker {
   const uint64_t thread;
   uint64_t made = 0;
 };
-Maker& this_thread() {
+Maker& maker_here() {
   thread_local Maker maker;
   return maker;
 }
@@ -70,17 +70,17 @@ class StepRecord::Lock {
   OrderedMutex* const mu_;
 };
 
-StepRecord::Origin StepRecord::origin_here() { return {.thread = this_thread().thread, .made = this_thread().made}; }
+StepRecord::Origin StepRecord::origin_here() { return {.thread = maker_here().thread, .made = maker_here().made}; }
 
-StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(this_thread().made) {}
+StepRecord::StepRecord(bool texts) : texts_(texts), end_serial_(maker_here().made) {}
 
 void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) {
   threads_ = threads;
   stopped_ = false;
   scheduler_ = scheduler;
   run_ = runs.fetch_add(1) + 1;
-  thread_ = this_thread().thread;
-  run_serial_ = this_thread().made;
+  thread_ = maker_here().thread;
+  run_serial_ = maker_here().made;
   made_outside_ = 0;
   came_before_ = strangers_came_.load(std::memory_order_relaxed);
   steps_.clear();
@@ -96,7 +96,7 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
 }
 
 void StepRecord::end_run() {
-  end_serial_ = this_thread().made;
+  end_serial_ = maker_here().made;
   if (strangers_.exchange(false, std::memory_order_relaxed) ||
       strangers_came_.load(std::memory_order_relaxed) != came_before_)
     uncovered("threads that ranks made by themselves");
@@ -223,8 +223,8 @@ ObjectName::ObjectName() {
     name_ = record->new_object();
     run_ = record->run();
   } else {
-    thread_ = this_thread().thread;
-    serial_ = ++this_thread().made;
+    thread_ = maker_here().thread;
+    serial_ = ++maker_here().made;
     if (task != nullptr && task->inner != nullptr) inner_ = task->inner->serial;
   }
 }
