@@ -204,12 +204,12 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
   for (int rank = 0; rank < options_.world_size; ++rank) contexts_.push_back(std::make_unique<RankState>(this, rank));
   scheduler_->set_user([this](int rank) { return static_cast<void*>(contexts_[static_cast<size_t>(rank)].get()); });
   scheduler_->set_abort_listener([this](const absl::Status& cause) {
-    std::vector<std::function<void(const absl::Status&)>> listeners;
+    std::vector<std::shared_ptr<const AbortListener>> listeners;
     {
       OrderedMutexLock lock(&listeners_mu_);
       for (const auto& [id, listener] : listeners_) listeners.push_back(listener);
     }
-    for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { listener(cause); });
+    for (const auto& listener : listeners) run_hook("a listener of on_abort()", [&] { (*listener)(cause); });
   });
   scheduler_->set_failure_listener([this](int rank, std::exception_ptr failure) { callback_failed(rank, failure); });
   scheduler_->set_describer([this] {
@@ -253,6 +253,30 @@ WorldState::~WorldState() {
   after_.emplace(options_.stall);
   scheduler_->close();
   run_end_hooks();
+  release_what_users_left();
+}
+
+void WorldState::release_what_users_left() {
+  for (;;) {
+    decltype(listeners_) listeners;
+    decltype(shared_) shared;
+    decltype(end_hooks_) hooks;
+    {
+      OrderedMutexLock lock(&listeners_mu_);
+      listeners.swap(listeners_);
+    }
+    {
+      ObservedMutexLock lock(&shared_mu_);
+      lock.apart();  // after all steps
+      shared.swap(shared_);
+    }
+    {
+      ObservedMutexLock lock(&mu_);
+      lock.apart();  // after all steps
+      hooks.swap(end_hooks_);
+    }
+    if (listeners.empty() && shared.empty() && hooks.empty()) return;
+  }
 }
 
 RunReport WorldState::run(absl::FunctionRef<void(RankContext&)> program, CodeSite code) {
@@ -341,15 +365,17 @@ void WorldState::spawn_helper(absl::AnyInvocable<void()> body, CodeSite code) {
 
 void WorldState::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
 
-int64_t WorldState::on_abort(std::function<void(const absl::Status&)> listener) {
+int64_t WorldState::on_abort(AbortListener listener) {
+  auto kept = std::make_shared<const AbortListener>(std::move(listener));
   OrderedMutexLock lock(&listeners_mu_);
-  listeners_.emplace(++listener_ids_, std::move(listener));
+  listeners_.emplace(++listener_ids_, std::move(kept));
   return listener_ids_;
 }
 
 void WorldState::forget_on_abort(int64_t listener) {
+  std::shared_ptr<const AbortListener> forgotten;  // goes without the lock: destructors may call this world
   OrderedMutexLock lock(&listeners_mu_);
-  listeners_.erase(listener);
+  if (auto node = listeners_.extract(listener); !node.empty()) forgotten = std::move(node.mapped());
 }
 
 void WorldState::rank_returned(int rank) {
@@ -610,9 +636,10 @@ int64_t WorldState::at_end(std::function<void()> hook) {
 }
 
 void WorldState::forget_at_end(int64_t hook) {
+  std::function<void()> forgotten;  // goes without the lock: destructors may call this world
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the order of the others stays
-  end_hooks_.erase(hook);
+  if (auto node = end_hooks_.extract(hook); !node.empty()) forgotten = std::move(node.mapped());
 }
 
 bool WorldState::all_ended() const {

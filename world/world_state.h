@@ -153,7 +153,8 @@ class WorldState : public Kept {
   void spawn_helper(absl::AnyInvocable<void()> body, CodeSite code);
   // The cause is `reason` alone.
   void abort(std::string_view reason);
-  int64_t on_abort(std::function<void(const absl::Status&)> listener);
+  using AbortListener = std::function<void(const absl::Status&)>;
+  int64_t on_abort(AbortListener listener);
   void forget_on_abort(int64_t listener);
   void rank_failed(int rank, std::exception_ptr failure);
   // `rank` was ended by a failure that another one is to blame for.
@@ -259,6 +260,9 @@ class WorldState : public Kept {
   void callback_failed(int rank, const std::exception_ptr& failure);
   bool all_ended() const;
   void run_end_hooks();
+  // Has the listeners, hooks and shared objects go while all of the world is there: destructors of users' may call it,
+  // and leave more behind.
+  void release_what_users_left();
   // An exception of a hook, on a thread that has nobody to catch it, becomes a note: "whereabouts threw: no debugger".
   // A hint that explains the values which `text`, of a failure of the rank, is about; else empty.
   std::string poison_hint_for(int rank, const std::exception_ptr& failure, std::string_view text);
@@ -301,7 +305,7 @@ class WorldState : public Kept {
   uint64_t object_ = 0;  // explored runs: the name of the ids of groups, and of what ranks share
 
   OrderedMutex listeners_mu_{LockLevel::kAbortListeners};
-  std::map<int64_t, std::function<void(const absl::Status&)>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  std::map<int64_t, std::shared_ptr<const AbortListener>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
   int64_t listener_ids_ ABSL_GUARDED_BY(listeners_mu_) = 0;
 
   ObservedMutex shared_mu_;

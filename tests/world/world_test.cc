@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -459,6 +461,86 @@ TEST_P(WorldTest, AHookOfTheEndMayAskForTheReport) {
     world.at_end([&] { told = world.report().text(); });  // too late for run(): when the world goes
   }
   EXPECT_EQ(told, "ok");
+}
+
+// An object that a callable holds, with an act for when it goes.
+class AtLast {
+ public:
+  explicit AtLast(std::function<void()> act) : act_(std::move(act)) {}
+  AtLast(const AtLast&) = delete;
+  AtLast& operator=(const AtLast&) = delete;
+  ~AtLast() { act_(); }
+
+ private:
+  const std::function<void()> act_;
+};
+
+TEST_P(WorldTest, WhatAForgottenListenerHoldsMayCallTheWorld) {
+  World world(GetParam().options(2));
+  int64_t later = 0;
+  world
+      .run([&](RankContext& rank) {
+        if (rank.rank() != 0) return;
+        auto held = std::make_shared<AtLast>([&] {
+          rank.store().set("gone", "1");  // a scheduling point, too
+          later = world.on_abort([](const absl::Status&) {});
+        });
+        const int64_t listener = world.on_abort([held](const absl::Status&) {});
+        world.forget_on_abort(listener + 1);  // none
+        EXPECT_EQ(later, 0);
+        held.reset();
+        world.forget_on_abort(listener);
+        EXPECT_EQ(later, listener + 1);
+        EXPECT_TRUE(rank.store().check({"gone"}));
+      })
+      .throw_if_failed();
+}
+
+TEST_P(WorldTest, WhatAForgottenHookOfTheEndHoldsMayCallTheWorld) {
+  std::vector<std::string> ran;
+  World world(GetParam().options(2));
+  world
+      .run([&](RankContext& rank) {
+        if (rank.rank() != 0) return;
+        auto held = std::make_shared<AtLast>([&] {
+          rank.store().set("gone", "1");
+          world.at_end([&] { ran.push_back("the later one"); });
+        });
+        const int64_t hook = world.at_end([held, &ran] { ran.push_back("the forgotten one"); });
+        held.reset();
+        world.forget_at_end(hook);
+        EXPECT_TRUE(rank.store().check({"gone"}));
+      })
+      .throw_if_failed();
+  EXPECT_THAT(ran, ElementsAre("the later one"));
+}
+
+// A listener, a hook and an object of all ranks go while the world is whole, and so does what they leave behind.
+TEST_P(WorldTest, WhatIsLeftWithAWorldMayCallItWhenItGoes) {
+  static WorldLocal<std::unique_ptr<AtLast>> locals("left with a world");
+  int ends = 0;
+  {
+    World world(GetParam().options(2));
+    const auto act = [&] {
+      ++ends;
+      world.note("too late");
+      world.at_end([] {});
+      world.forget_on_abort(world.on_abort([](const absl::Status&) {}));
+    };
+    world
+        .run([&](RankContext& rank) {
+          if (rank.rank() != 0) return;
+          world.on_abort([held = std::make_shared<AtLast>(act)](const absl::Status&) {});
+          locals.get(world, [&] { return std::make_unique<AtLast>(act); });
+        })
+        .throw_if_failed();
+    world.at_end([held = std::make_shared<AtLast>([&] {
+                    act();
+                    locals.forget(world);
+                  })] {});
+    EXPECT_EQ(ends, 0);
+  }
+  EXPECT_EQ(ends, 3);
 }
 
 TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {

@@ -3,7 +3,8 @@
 # architectures:
 #     tools/portability.sh --cache ~/.cache/ccache-arm64 bookworm 'tools/cross/arm64.sh sim fake_store world collectives'
 #     tools/cross/arm64.sh sync_test rank_mutex_test
-# Arguments are suites, or names of tests. Tests that are scripts start programs by themselves, which needs binfmt_misc.
+# Arguments are suites, or names of tests. Tests that start programs, as death tests do, need binfmt_misc of the kernel: qemu is registered
+# there while this runs, unless it is already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=${JOBS:-$(nproc)}
@@ -17,6 +18,16 @@ if ! dpkg-query -W "${packages[@]}" >/dev/null 2>&1; then
   "${root[@]}" dpkg --add-architecture arm64
   "${root[@]}" apt-get -q update
   "${root[@]}" apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${packages[@]}"
+fi
+
+formats=/proc/sys/fs/binfmt_misc
+[[ -e $formats/register ]] || "${root[@]}" mount -t binfmt_misc none "$formats" || true
+if [[ ! -e $formats/qemu-aarch64 ]]; then
+  if "${root[@]}" tee "$formats/register" </usr/lib/binfmt.d/qemu-aarch64.conf >/dev/null; then
+    trap 'echo -1 | "${root[@]}" tee "$formats/qemu-aarch64" >/dev/null' EXIT
+  else
+    echo "arm64: this kernel takes no foreign programs: tests that start programs will fail" >&2
+  fi
 fi
 
 [[ -f build-arm64/build.ninja ]] || meson setup build-arm64 --cross-file tools/cross/aarch64.ini -Dcuda=disabled -Dchakra=disabled \
