@@ -519,14 +519,20 @@ TEST_P(WorldTest, WhatAForgottenHookOfTheEndHoldsMayCallTheWorld) {
 TEST_P(WorldTest, WhatIsLeftWithAWorldMayCallItWhenItGoes) {
   static WorldLocal<std::unique_ptr<AtLast>> locals("left with a world");
   int ends = 0;
+  World* left = nullptr;
+  const auto act = [&] {
+    ++ends;
+    left->note("too late");
+    left->at_end([] {});
+    left->forget_on_abort(left->on_abort([](const absl::Status&) {}));
+  };
+  const auto act_and_forget = [&] {
+    act();
+    locals.forget(*left);
+  };
   {
     World world(GetParam().options(2));
-    const auto act = [&] {
-      ++ends;
-      world.note("too late");
-      world.at_end([] {});
-      world.forget_on_abort(world.on_abort([](const absl::Status&) {}));
-    };
+    left = &world;
     world
         .run([&](RankContext& rank) {
           if (rank.rank() != 0) return;
@@ -534,10 +540,7 @@ TEST_P(WorldTest, WhatIsLeftWithAWorldMayCallItWhenItGoes) {
           locals.get(world, [&] { return std::make_unique<AtLast>(act); });
         })
         .throw_if_failed();
-    world.at_end([held = std::make_shared<AtLast>([&] {
-                    act();
-                    locals.forget(world);
-                  })] {});
+    world.at_end([held = std::make_shared<AtLast>(act_and_forget)] {});
     EXPECT_EQ(ends, 0);
   }
   EXPECT_EQ(ends, 3);
