@@ -34,7 +34,7 @@ fi
   -Dbench=false -Dexamples=false -Dcpp_args=-g1
 wanted=()
 for name in "$@"; do
-  if [[ $name == *_test ]]; then wanted+=("$name"); else wanted+=(--suite "$name"); fi
+  if [[ -d tests/$name ]]; then wanted+=(--suite "$name"); else wanted+=("$name"); fi
 done
 export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 # Builds what the tests need. An emulated processor takes some twenty times as long.
