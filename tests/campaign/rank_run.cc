@@ -376,8 +376,13 @@ void RankRun::wait(Work& work, WaitWay way, Open& open) {
     }
     case WaitWay::kHelper: {
       const auto latch = std::make_shared<Latch>(1, "helper");
-      rank_.world().spawn_helper([latch, copy = work]() mutable {
-        copy.wait();
+      // This rank may leave by an exception while the helper waits: the tensors go when no work of theirs is open.
+      struct Held {
+        std::shared_ptr<Tensors> tensors;
+        Work work;  // goes first
+      };
+      rank_.world().spawn_helper([latch, held = Held{open.tensors, work}]() mutable {
+        held.work.wait();
         latch->count_down();
       });
       latch->wait();
