@@ -147,7 +147,7 @@ class Watched final {
   }
   void set(T value, CodeSite code = CodeSite::here()) {
     const internal::WatchedAccess access(&cell_, /*writes=*/true, code);
-    value_ = std::move(value);
+    std::swap(value_, value);  // the old value goes after the access: its destructor may call rankloom
   }
   // Calls `change` with the value, in one access. `change` must use nothing of rankloom's.
   template <typename Change>

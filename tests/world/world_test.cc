@@ -6,6 +6,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -513,6 +514,22 @@ TEST_P(WorldTest, WhatAForgottenHookOfTheEndHoldsMayCallTheWorld) {
       })
       .throw_if_failed();
   EXPECT_THAT(ran, ElementsAre("the later one"));
+}
+
+TEST_P(WorldTest, WhatAWatchedValueHeldMayCallTheWorldWhenAnotherIsSet) {
+  std::atomic<int> gone = 0;
+  Watched<std::shared_ptr<AtLast>> watched;
+  World world(GetParam().options(2));
+  world
+      .run([&](RankContext& rank) {
+        watched.set(std::make_shared<AtLast>([&] {
+          rank.store().add("gone", 1);  // a scheduling point
+          ++gone;
+        }));
+        watched.set(nullptr);
+      })
+      .throw_if_failed();
+  EXPECT_EQ(gone, 2);
 }
 
 // A listener, a hook and an object of all ranks go while the world is whole, and so does what they leave behind.
