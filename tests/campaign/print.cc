@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -57,6 +59,14 @@ class Printer {
     absl::StrAppend(&text_, "  ", parts..., "\n");
   }
   std::string group(const Act& act) const { return absl::StrCat("g", act.group, "_", act.dim); }
+  // The names of the memory of an act's tensors: t9_0_in0, t9_0_out0.
+  std::string memories_of(int act) const {
+    std::vector<std::string> names;
+    for (const std::string& name : memories_) {
+      if (name.starts_with(absl::StrCat("t", act, "_"))) names.push_back(name);
+    }
+    return absl::StrJoin(names, ", ");
+  }
   std::string sight(int act) const {
     const auto it = sights_.find(act);
     return it == sights_.end() ? "" : it->second;
@@ -64,6 +74,7 @@ class Printer {
 
   // A tensor's declaration, and its view.
   std::string memory(const std::string& name, const JobCall& call, int64_t numel, const Bytes* values) {
+    memories_.push_back(name);
     if (values != nullptr) {
       line("auto ", name, " = std::make_shared<Memory>(\"", hex(*values), "\");");
     } else {
@@ -175,7 +186,9 @@ class Printer {
       case WaitWay::kHelper:
         line("for (Work& work : ", works, ") {");
         line("  auto latch = std::make_shared<Latch>(1);");
-        line("  rank.world().spawn_helper([latch, copy = work]() mutable { copy.wait(); latch->count_down(); });");
+        // The rank may leave by an exception while the helper waits: the work goes before the pair's memory.
+        line("  rank.world().spawn_helper([latch, held = std::pair(std::vector<std::shared_ptr<Memory>>{",
+             memories_of(act), "}, work)]() mutable { held.second.wait(); latch->count_down(); });");
         line("  latch->wait();");
         line("}");
         break;
@@ -395,6 +408,7 @@ class Printer {
   const int me_;
   std::map<int, std::string> sights_;
   std::map<int, std::string> open_;  // by act: what reads its outputs
+  std::vector<std::string> memories_;
   std::map<int, bool> streamed_, blocked_;
   std::string text_;
 };
