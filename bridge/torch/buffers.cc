@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "bridge/torch/compat.h"
+
 namespace rankloom::bridge {
 
 using namespace internal;
@@ -334,7 +336,7 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR:
       return ReduceOp::kBxor;
     case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* const supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto* const supplement = dynamic_cast<const RANKLOOM_C10D_PREMUL_SUM_SUPPLEMENT*>(op.supplement_.get());
       TORCH_CHECK(supplement != nullptr,
                   "a PREMUL_SUM without a factor, want torch.distributed._make_nccl_premul_sum(factor)");
       return ReduceOp::premul_sum(supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()

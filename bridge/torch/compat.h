@@ -1,6 +1,6 @@
 #pragma once
 
-// The differences between versions of torch, in one place. Compiled against 2.13 only. A later Backend.hpp calls these
+// The differences between versions of torch, in one place. Compiled against 2.11 and 2.13. A later Backend.hpp calls these
 // methods all_gather_single and the like, and forwards to the names below as long as those are what a backend
 // overrides.
 
@@ -18,3 +18,11 @@
 #define RANKLOOM_C10D_REDUCE_SCATTER_SINGLE _reduce_scatter_base
 #define RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED reduce_scatter_tensor_coalesced
 #define RANKLOOM_C10D_ALL_TO_ALL_SINGLE alltoall_base
+
+#if RANKLOOM_TORCH_AT_LEAST(2, 13)
+#define RANKLOOM_C10D_PREMUL_SUM_SUPPLEMENT c10d::PreMulSumSupplement
+#define RANKLOOM_C10D_OP_REDUCE_SCATTER_TENSOR_COALESCED c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED
+#else
+#define RANKLOOM_C10D_PREMUL_SUM_SUPPLEMENT c10d::NCCLPreMulSumSupplement
+#define RANKLOOM_C10D_OP_REDUCE_SCATTER_TENSOR_COALESCED c10d::OpType::COALESCED
+#endif

@@ -569,7 +569,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
-  auto work = issue(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, held, Asked(opts), outputs, 1,
+  auto work = issue(RANKLOOM_C10D_OP_REDUCE_SCATTER_TENSOR_COALESCED, held, Asked(opts), outputs, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor_coalesced(out, in, op, options, code);
                     });

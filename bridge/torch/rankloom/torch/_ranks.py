@@ -630,6 +630,9 @@ def keep_world(job: _ext.Job, rank: int) -> None:
         _worlds[(job.id, rank)] = world._get_world()
 
 
+_make_world = multi_threaded_pg.ThreadLocalWorld._get_world  # torch's own, whose fields differ by version
+
+
 def _get_world(self: Any = None, local: Any = multi_threaded_pg.ThreadLocalWorld._world) -> Any:
     try:
         return local.world
@@ -640,13 +643,18 @@ def _get_world(self: Any = None, local: Any = multi_threaded_pg.ThreadLocalWorld
         world = _worlds.get(key)
         if world is not None:
             return world
-    local.world = multi_threaded_pg.WorldData(None, {}, {}, {}, {}, 0, {}, {}, {}, [])  # type: ignore[arg-type]
-    return local.world
+    return _make_world(self)
 
 
 def share_worlds() -> None:
     """Idempotent. Without a rank's helper thread, the same as before."""
     multi_threaded_pg.ThreadLocalWorld._get_world = _get_world  # type: ignore[method-assign]
+    if not hasattr(multi_threaded_pg.ThreadLocalWorld, "comms"):  # torch 2.11, whose destroy_process_group() asks for it
+
+        def comms(self: Any) -> Any:
+            return vars(self._get_world()).setdefault("comms", [])
+
+        multi_threaded_pg.ThreadLocalWorld.comms = property(comms)
 
 
 class _Worlds:
