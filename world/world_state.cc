@@ -668,7 +668,7 @@ std::string WorldState::rerun_line() const {
 }
 
 void WorldState::stalled(const std::string& text) {
-  const std::string all = absl::StrCat(text, rerun_line());
+  const std::string all = absl::StrCat(text, uses_device() ? blocked_streams_() : "", rerun_line());
   if (options_.on_stall) {
     run_hook("on_stall", [&] { options_.on_stall(all); });
   } else {

@@ -197,7 +197,11 @@ class WorldState : public Kept {
   bool has_shared_object(std::string_view key);
   // Whether the ranks' tensors may be a device's. Takes no lock, and once true stays true.
   bool uses_device() const { return uses_device_.load(std::memory_order_acquire); }
-  void set_uses_device() { uses_device_.store(true, std::memory_order_release); }
+  // `blocked` tells, for the text of a stall, which streams wait for works. Once.
+  void set_uses_device(std::function<std::string()> blocked) {
+    blocked_streams_ = std::move(blocked);
+    uses_device_.store(true, std::memory_order_release);
+  }
   // Forgets the object; its holders keep it.
   void unshare(std::string_view key);
 
@@ -294,6 +298,7 @@ class WorldState : public Kept {
   const bool keeps_log_;
   std::string (*rerun_told_)(std::string) = nullptr;
   std::atomic<bool> uses_device_{false};
+  std::function<std::string()> blocked_streams_;  // written before uses_device_
   std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;

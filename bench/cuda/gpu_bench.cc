@@ -147,34 +147,6 @@ double block_ns() {
   return result;
 }
 
-std::vector<Result> measure() {
-  std::vector<Result> results;
-  constexpr int kRanks = 8;
-  constexpr size_t kLarge = 64 << 20;
-  const auto elements = [](size_t bytes) { return static_cast<int64_t>(bytes / sizeof(float)); };
-  const auto large = [&results](Result result, double floor) {
-    result.floor_ns = floor;
-    results.push_back(std::move(result));
-  };
-  const double floor = copy_ns(kRanks * kLarge);
-  large(all_reduces("all_reduce/8 x 64 MiB, waited for", kRanks, elements(kLarge), 23, false), floor);
-  large(pipelined_all_reduces("all_reduce/8 x 64 MiB, one behind the other", kRanks, elements(kLarge), 20), floor);
-  results.back().most_ns = floor / kRooflinePart;
-  results.push_back(all_reduces("all_reduce/8 x 1, waited for", kRanks, 1, 203, false));
-  results.back().most_launches = kSmallLaunches;
-  results.push_back(all_reduces("all_reduce/8 x 1, on a stream", kRanks, 1, 203, true));
-  results.back().most_launches = kSmallLaunches;
-  results.push_back({.name = "block_current_stream", .ns = block_ns(), .most_ns = kBlockNs});
-  constexpr size_t kMiddle = 16 << 20;
-  for (int ranks = 1; ranks <= 64; ranks *= 2) {
-    const std::string of = "all_reduce/" + std::to_string(ranks) + " x ";
-    results.push_back(all_reduces(of + "1, by ranks, waited for", ranks, 1, 103, false));
-    large(pipelined_all_reduces(of + "16 MiB, by ranks, one behind the other", ranks, elements(kMiddle), 20),
-          copy_ns(static_cast<size_t>(ranks) * kMiddle));
-  }
-  return results;
-}
-
 std::string fixed(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof(text), format, value);
@@ -189,6 +161,43 @@ void print(const Result& result) {
   if (result.launches >= 0) line += fixed("   %.2f launches", result.launches);
   if (result.has_goal()) line += result.met() ? "   goal met" : "   GOAL MISSED";
   std::puts(line.c_str());
+}
+
+// Printed one by one: the lines so far are there if one does not end.
+std::vector<Result> measure() {
+  std::vector<Result> results;
+  const auto told = [&results](Result result) {
+    print(result);
+    std::fflush(stdout);
+    results.push_back(std::move(result));
+  };
+  constexpr int kRanks = 8;
+  constexpr size_t kLarge = 64 << 20;
+  const auto elements = [](size_t bytes) { return static_cast<int64_t>(bytes / sizeof(float)); };
+  const auto large = [&told](Result result, double floor, double most = 0) {
+    result.floor_ns = floor;
+    result.most_ns = most;
+    told(std::move(result));
+  };
+  const auto small = [&told](Result result) {
+    result.most_launches = kSmallLaunches;
+    told(std::move(result));
+  };
+  const double floor = copy_ns(kRanks * kLarge);
+  large(all_reduces("all_reduce/8 x 64 MiB, waited for", kRanks, elements(kLarge), 23, false), floor);
+  large(pipelined_all_reduces("all_reduce/8 x 64 MiB, one behind the other", kRanks, elements(kLarge), 20), floor,
+        floor / kRooflinePart);
+  small(all_reduces("all_reduce/8 x 1, waited for", kRanks, 1, 203, false));
+  small(all_reduces("all_reduce/8 x 1, on a stream", kRanks, 1, 203, true));
+  told({.name = "block_current_stream", .ns = block_ns(), .most_ns = kBlockNs});
+  constexpr size_t kMiddle = 16 << 20;
+  for (int ranks = 1; ranks <= 64; ranks *= 2) {
+    const std::string of = "all_reduce/" + std::to_string(ranks) + " x ";
+    told(all_reduces(of + "1, by ranks, waited for", ranks, 1, 103, false));
+    large(pipelined_all_reduces(of + "16 MiB, by ranks, one behind the other", ranks, elements(kMiddle), 20),
+          copy_ns(static_cast<size_t>(ranks) * kMiddle));
+  }
+  return results;
 }
 
 std::string json_of(const Result& result) {
@@ -211,7 +220,6 @@ int run(int argc, char** argv) {
   std::string json = "{\"benchmarks\": [";
   const char* separator = "\n  ";
   for (const Result& result : results) {
-    print(result);
     json += separator + json_of(result);
     separator = ",\n  ";
   }

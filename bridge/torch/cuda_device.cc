@@ -8,4 +8,6 @@ UseDevice use_gpu() {
   return [](RankContext& rank, int device) { use_cuda(rank, device); };
 }
 
+PrepareDevice prepare_gpu() { return &prepare_cuda; }
+
 }  // namespace rankloom::bridge

@@ -1,5 +1,7 @@
 #include "bridge/torch/device_streams.h"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -21,6 +23,11 @@ UseDevice& use_device_of_calls() {
   return *value;
 }
 
+PrepareDevice& prepare_device_of_calls() {
+  static auto* const value = new PrepareDevice;
+  return *value;
+}
+
 // Torch's own side of a kind of device, which it has wherever it has tensors there.
 const c10::impl::DeviceGuardImplInterface& torch_side(c10::Device device) {
   return *c10::impl::getDeviceGuardImpl(device.type());
@@ -28,7 +35,16 @@ const c10::impl::DeviceGuardImplInterface& torch_side(c10::Device device) {
 
 }  // namespace
 
-void set_use_device(UseDevice use) { use_device_of_calls() = std::move(use); }
+void set_use_device(UseDevice use, PrepareDevice prepare) {
+  use_device_of_calls() = std::move(use);
+  prepare_device_of_calls() = std::move(prepare);
+}
+
+void prepare_device(int ranks) {
+  const c10::Device device(c10::kCUDA, 0);
+  if (prepare_device_of_calls() == nullptr || !at::globalContext().hasCUDA() || !calls_reach(device)) return;
+  if (at::detail::getCUDAHooks().hasPrimaryContext(device.index())) prepare_device_of_calls()(device.index(), ranks);
+}
 
 bool calls_reach(c10::Device device) {
   return device.is_cuda() && use_device_of_calls() != nullptr && c10::impl::hasDeviceGuardImpl(device.type()) &&

@@ -228,7 +228,7 @@ void bind_futures(py::module_& m) {
 
 // The choice of how calls of CUDA tensors are carried out.
 void bind_devices(py::module_& m) {
-  set_use_device(use_gpu());
+  set_use_device(use_gpu(), prepare_gpu());
   m.attr("has_cuda") = use_gpu() != nullptr;
   // Another driver in CUDA's place, by a capsule with a std::shared_ptr<DeviceDriver>: tests play one.
   m.def(

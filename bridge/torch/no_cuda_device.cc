@@ -3,5 +3,6 @@
 namespace rankloom::bridge {
 
 UseDevice use_gpu() { return nullptr; }
+PrepareDevice prepare_gpu() { return nullptr; }
 
 }  // namespace rankloom::bridge

@@ -54,7 +54,9 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
       owns_rank_(owns_rank),
       fake_(job_ == nullptr),
       record_(std::move(record)),
-      who_(record_ != nullptr ? absl::StrCat("rank ", group_->global_rank(), ", group ", label_of(*group_)) : "") {}
+      who_(record_ != nullptr ? absl::StrCat("rank ", group_->global_rank(), ", group ", label_of(*group_)) : "") {
+  if (job_ != nullptr) prepare_device(group_->size());  // before the program can have blocked a stream
+}
 
 TorchBackend::~TorchBackend() = default;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -15,6 +16,7 @@
 #include "collectives/cuda/launch.h"
 #include "collectives/cuda/launch_count.h"
 #include "collectives/cuda/plan_tables.h"
+#include "collectives/cuda/stream_pool.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/cuda.h"
 #include "rankloom/error.h"
@@ -35,9 +37,16 @@ using cuda::DeviceScope;
 using cuda::LaunchTable;
 using cuda::to_status;
 
+// Streams share queues of the hardware, 8 by default, in which a wait holds up what other streams put behind it: 8 ranks
+// that ran ahead, each on a stream, hung on an H200 with 8, and did not with 32. Read by CUDA when it is first used; before
+// main(), since others may read the environment later.
+[[gnu::constructor]] void ask_for_queues() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
+
 constexpr int kMaxDevices = 128;
 // Made at once, since the driver may wait for blocked streams when it pins memory: 256 KiB.
 constexpr size_t kWords = 4096;
+// Of a plan's tables, that a lane has room for from the beginning: those of an all_gather of 64 ranks, and more.
+constexpr size_t kTableBytes = 256 << 10;
 // Where a kernel polls: how long past its limit it goes on before it gives up. The host ends the wait at the limit.
 constexpr absl::Duration kSpinGrace = absl::Seconds(10);
 constexpr uint64_t kForeverNs = ~uint64_t{0};
@@ -72,7 +81,6 @@ class CudaLane final : public DeviceDriver::Lane {
     if (stream_ == nullptr) return;
     if (cudaStreamQuery(stream_) == cudaSuccess) {
       if (scratch_ != nullptr) (void)cudaFreeAsync(scratch_, stream_);
-      if (staging_ != nullptr) (void)cudaFreeHost(staging_);
     }
     (void)cudaStreamDestroy(stream_);
   }
@@ -88,8 +96,9 @@ class CudaLane final : public DeviceDriver::Lane {
             to_status(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
         !status.ok())
       return status;
-    return to_status(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
-                     "cudaStreamCreateWithPriority");
+    const absl::Status made = to_status(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
+                                        "cudaStreamCreateWithPriority");
+    return made.ok() ? grow(kTableBytes) : made;
   }
 
   absl::Status wait_event(DeviceDriver::EventHandle event) override {
@@ -140,16 +149,7 @@ class CudaLane final : public DeviceDriver::Lane {
   absl::Status fetch(const std::vector<unsigned char>& bytes) {
     const size_t size = (bytes.size() + 15) / 16 * 16;
     if (size > capacity_) {
-      // The lane is idle, so nothing uses the old ones.
-      const size_t wanted = std::max(size, 2 * capacity_);
-      if (scratch_ != nullptr) (void)cudaFreeAsync(scratch_, stream_);
-      if (staging_ != nullptr) (void)cudaFreeHost(staging_);
-      scratch_ = staging_ = nullptr;
-      capacity_ = 0;
-      absl::Status made = to_status(cudaMallocAsync(&scratch_, wanted, stream_), "cudaMallocAsync");
-      if (made.ok()) made = to_status(cudaHostAlloc(&staging_, wanted, cudaHostAllocMapped), "cudaHostAlloc");
-      if (!made.ok()) return made;
-      capacity_ = wanted;
+      if (absl::Status grown = grow(std::max(size, 2 * capacity_)); !grown.ok()) return grown;
     }
     std::memcpy(staging_, bytes.data(), bytes.size());
     void* seen = nullptr;
@@ -158,6 +158,18 @@ class CudaLane final : public DeviceDriver::Lane {
       return status;
     launches.fetch_add(1, std::memory_order_relaxed);
     return to_status(cuda::launch_fetch(scratch_, seen, size, stream_), "launch of fetch");
+  }
+
+  // To `wanted` bytes. The lane is idle, so nothing uses the old memory; that of the host stays all the same, since to free it
+  // is to wait for all streams of the device.
+  absl::Status grow(size_t wanted) {
+    if (scratch_ != nullptr) (void)cudaFreeAsync(scratch_, stream_);
+    scratch_ = staging_ = nullptr;
+    capacity_ = 0;
+    absl::Status made = to_status(cudaMallocAsync(&scratch_, wanted, stream_), "cudaMallocAsync");
+    if (made.ok()) made = to_status(cudaHostAlloc(&staging_, wanted, cudaHostAllocMapped), "cudaHostAlloc");
+    if (made.ok()) capacity_ = wanted;
+    return made;
   }
 
   const int device_;
@@ -171,15 +183,17 @@ class CudaLane final : public DeviceDriver::Lane {
 
 class CudaDriver final : public DeviceDriver {
  public:
-  // Loads what the device needs, once.
-  absl::Status prepare(int device) { return of(device).status(); }
-
-  absl::StatusOr<std::unique_ptr<Lane>> make_lane(int device) override {
-    absl::StatusOr<const PerDevice*> known = of(device);
-    if (!known.ok()) return known.status();
-    auto lane = std::make_unique<CudaLane>(device, (*known)->processors);
-    if (absl::Status made = lane->init(); !made.ok()) return made;
-    return lane;
+  // Loads the device's code and makes what is taken later, the first time: later both could have to wait for blocked
+  // streams.
+  absl::Status prepare(int device) {
+    if (device < 0 || device >= kMaxDevices) return invalid_argument("CUDA: there is no device ", device);
+    std::atomic<bool>& ready = ready_[static_cast<size_t>(device)];
+    if (ready.load(std::memory_order_acquire)) return absl::OkStatus();
+    internal::OrderedMutexLock lock(&mu_);
+    if (ready.load(std::memory_order_acquire)) return absl::OkStatus();
+    absl::Status loaded = on_a_thread([&] { return load(device); });
+    if (loaded.ok()) ready.store(true, std::memory_order_release);
+    return loaded;
   }
 
   absl::StatusOr<bool> idle(StreamHandle stream) override {
@@ -204,8 +218,7 @@ class CudaDriver final : public DeviceDriver {
     if (absl::Status status = to_status(cudaStreamGetDevice(native(stream), &device), "cudaStreamGetDevice");
         !status.ok())
       return status;
-    absl::StatusOr<const PerDevice*> known = of(device);
-    if (!known.ok()) return known.status();
+    if (absl::Status ready = prepare(device); !ready.ok()) return ready;
     const DeviceScope scope(device);
     if (!scope.status().ok()) return scope.status();
     if (stream_wait_ != nullptr && !polls_.load(std::memory_order_relaxed)) {
@@ -234,6 +247,17 @@ class CudaDriver final : public DeviceDriver {
     return static_cast<EventHandle>(event);
   }
 
+  absl::StatusOr<std::shared_ptr<Lane>> make_lane(int device) override {
+    int processors = 0;
+    if (absl::Status asked = to_status(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+                                       "cudaDeviceGetAttribute");
+        !asked.ok())
+      return asked;
+    auto lane = std::make_shared<CudaLane>(device, processors);
+    if (absl::Status made = lane->init(); !made.ok()) return made;
+    return lane;
+  }
+
   absl::StatusOr<std::vector<ControlWord*>> make_words(int device) override {
     const DeviceScope scope(device);
     if (!scope.status().ok()) return scope.status();
@@ -249,10 +273,6 @@ class CudaDriver final : public DeviceDriver {
   }
 
  private:
-  struct PerDevice {
-    int processors = 0;
-  };
-
   static absl::StatusOr<bool> is_over(cudaError_t error, const char* what) {
     if (error == cudaSuccess) return true;
     if (error != cudaErrorNotReady) return to_status(error, what);
@@ -260,30 +280,8 @@ class CudaDriver final : public DeviceDriver {
     return false;
   }
 
-  // The facts of a device. The first time, its code is loaded and its words are made: later both could have to wait
-  // for blocked streams.
-  absl::StatusOr<const PerDevice*> of(int device) {
-    if (device < 0 || device >= kMaxDevices) {
-      return invalid_argument("CUDA: there is no device ", device);
-    }
-    std::atomic<PerDevice*>& slot = devices_[static_cast<size_t>(device)];
-    if (const PerDevice* const known = slot.load(std::memory_order_acquire); known != nullptr) return known;
-    internal::OrderedMutexLock lock(&mu_);
-    if (const PerDevice* const known = slot.load(std::memory_order_acquire); known != nullptr) return known;
-    auto made = std::make_unique<PerDevice>();
-    absl::Status ready = on_a_thread([&] { return load(device, *made); });
-    if (!ready.ok()) return ready;
-    slot.store(made.get(), std::memory_order_release);
-    return made.release();
-  }
-
-  absl::Status load(int device, PerDevice& known) {
+  absl::Status load(int device) {
     if (absl::Status set = to_status(cudaSetDevice(device), "cudaSetDevice"); !set.ok()) return set;
-    if (absl::Status asked =
-            to_status(cudaDeviceGetAttribute(&known.processors, cudaDevAttrMultiProcessorCount, device),
-                      "cudaDeviceGetAttribute");
-        !asked.ok())
-      return asked;
     for (cudaError_t (*const load)() :
          {&cuda::load_copies, &cuda::load_floats, &cuda::load_halves, &cuda::load_complex, &cuda::load_integers}) {
       if (absl::Status loaded = to_status(load(), "loading kernels"); !loaded.ok()) return loaded;
@@ -296,14 +294,11 @@ class CudaDriver final : public DeviceDriver {
       if (asked == cudaSuccess && result == cudaDriverEntryPointSuccess)
         stream_wait_ = reinterpret_cast<PFN_cuStreamWaitValue32_v11070>(found);
     }
-    absl::StatusOr<Wait> wait = take_wait(device);
-    if (!wait.ok()) return wait.status();
-    give_wait(device, *wait);
-    return absl::OkStatus();
+    return fill(device);
   }
 
   internal::OrderedMutex mu_{internal::LockLevel::kDeviceCode};
-  std::array<std::atomic<PerDevice*>, kMaxDevices> devices_ = {};
+  std::array<std::atomic<bool>, kMaxDevices> ready_ = {};
   PFN_cuStreamWaitValue32_v11070 stream_wait_ = nullptr;  // written before the first device is known
   std::atomic<bool> polls_ = false;                       // the device cannot wait for a word: a kernel does
 };
@@ -327,11 +322,23 @@ std::string cuda_missing() {
   return count > 0 ? "" : "CUDA: there is no device";
 }
 
-void use_cuda(RankContext& rank, int device) {
+namespace {
+
+absl::Status prepared(int device, int ranks) {
   static const std::string missing = cuda_missing();
-  const absl::Status ready =
-      missing.empty() ? the_driver()->prepare(device) : make_error(ErrorKind::kCollectiveError, missing);
-  if (!ready.ok()) {
+  if (!missing.empty()) return make_error(ErrorKind::kCollectiveError, missing);
+  if (absl::Status ready = the_driver()->prepare(device); !ready.ok()) return ready;
+  return cuda::reserve_streams(device, ranks + 1);  // one a rank, and that of tensors
+}
+
+}  // namespace
+
+void prepare_cuda(int device, int ranks) {
+  throw_if_error(prepared(device, ranks), {.rank = -1, .group = {}, .op = "prepare_cuda"});
+}
+
+void use_cuda(RankContext& rank, int device) {
+  if (const absl::Status ready = prepared(device, rank.world_size()); !ready.ok()) {
     throw_dist_error(prefixed(ready, "rank ", rank.rank(), ": "), {.rank = rank.rank(), .group = {}, .op = "use_cuda"});
   }
   use_device(state_of(rank).world(), the_driver());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/cuda/cuda_status.h"
+#include "collectives/cuda/stream_pool.h"
 #include "collectives/streams/device_stream.h"
 #include "rankloom/cuda.h"
 #include "rankloom/world.h"
@@ -32,11 +33,9 @@ int device_of(RankContext& rank, cudaStream_t stream) {
 
 cudaStream_t make_stream(RankContext& rank, int device) {
   use_cuda(rank, device);
-  const cuda::DeviceScope scope(device);
-  check(rank, scope.status());
-  cudaStream_t stream = nullptr;
-  check(rank, cuda::to_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
-  return stream;
+  const absl::StatusOr<cudaStream_t> stream = cuda::take_stream(device);
+  check(rank, stream.status());
+  return *stream;
 }
 
 }  // namespace
@@ -63,6 +62,6 @@ absl::StatusOr<Work> CudaStreamView::issue(ProcessGroup& group, CollectiveCall&&
 CudaStream::CudaStream(RankContext& rank, std::string_view name, int device)
     : CudaStreamView(rank, make_stream(rank, device), name) {}
 
-CudaStream::~CudaStream() { (void)cudaStreamDestroy(native()); }
+CudaStream::~CudaStream() { cuda::give_stream(device(), native()); }
 
 }  // namespace rankloom

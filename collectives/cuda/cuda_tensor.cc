@@ -1,13 +1,14 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <utility>
 
 #include "collectives/cuda/cuda_status.h"
+#include "collectives/cuda/stream_pool.h"
 #include "rankloom/cuda.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/lock_order.h"
 #include "sim/base/require.h"
 
 namespace rankloom {
@@ -16,22 +17,24 @@ using namespace internal;
 
 namespace {
 
-void check(const RankContext& rank, cudaError_t error, const char* what) {
-  const absl::Status status = cuda::to_status(error, what);
+void check(const RankContext& rank, const absl::Status& status) {
   throw_if_error(
       status.ok() ? status : make_error(ErrorKind::kCollectiveError, "rank ", rank.rank(), ": ", status.message()),
       {.rank = rank.rank(), .group = {}, .op = "CudaTensor"});
 }
+void check(const RankContext& rank, cudaError_t error, const char* what) { check(rank, cuda::to_status(error, what)); }
 
 // One for each device, for the process: memory that one tensor frees here may be another's next.
 cudaStream_t stream_of(const RankContext& rank, int device) {
-  static internal::OrderedMutex mu(internal::LockLevel::kTensorStreams);
-  static std::array<cudaStream_t, 128> streams = {};
-  internal::OrderedMutexLock lock(&mu);
-  cudaStream_t& stream = streams.at(static_cast<size_t>(device));
-  if (stream == nullptr)
-    check(rank, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return stream;
+  static std::array<std::atomic<cudaStream_t>, 128> streams = {};
+  std::atomic<cudaStream_t>& stream = streams.at(static_cast<size_t>(device));
+  if (const cudaStream_t known = stream.load(std::memory_order_acquire); known != nullptr) return known;
+  const absl::StatusOr<cudaStream_t> taken = cuda::take_stream(device);
+  check(rank, taken.status());
+  cudaStream_t first = nullptr;
+  if (stream.compare_exchange_strong(first, *taken)) return *taken;
+  cuda::give_stream(device, *taken);  // another rank was faster
+  return first;
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ cudaStream_t stream_of(const RankContext& rank, int device) {
 CudaTensor::CudaTensor(RankContext& rank, Dims sizes, DType dtype, int device) : rank_(rank) {
   use_cuda(rank, device);
   const cuda::DeviceScope scope(device);
-  check(rank, scope.status().ok() ? cudaSuccess : cudaErrorInvalidDevice, "cudaSetDevice");
+  check(rank, scope.status());
   const cudaStream_t stream = stream_of(rank, device);
   const TensorView shape = TensorView::meta(sizes, dtype);
   void* data = nullptr;

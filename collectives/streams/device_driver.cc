@@ -32,32 +32,54 @@ void DeviceDriver::give_event(int device, EventHandle event) {
   pool(device).events.push_back(event);
 }
 
+absl::StatusOr<DeviceDriver::ControlWord*> DeviceDriver::take_word(int device) {
+  std::vector<ControlWord*> made;
+  for (;;) {
+    {
+      OrderedMutexLock lock(&mu_);
+      std::vector<ControlWord*>& words = pool(device).words;
+      words.insert(words.end(), made.begin(), made.end());
+      if (!words.empty()) {
+        ControlWord* const word = words.back();
+        words.pop_back();
+        return word;
+      }
+    }
+    absl::StatusOr<std::vector<ControlWord*>> more = make_words(device);
+    if (!more.ok()) return more.status();
+    made = *std::move(more);
+  }
+}
+
 absl::StatusOr<DeviceDriver::Wait> DeviceDriver::take_wait(int device) {
-  OrderedMutexLock lock(&mu_);
-  Pool& mine = pool(device);
   Wait wait;
   // A few of the oldest: their streams may be blocked for long.
-  for (size_t tried = 0; tried < 4 && tried < mine.given.size() && wait.word == nullptr; ++tried) {
-    const Wait oldest = mine.given.front();
+  for (int tried = 0; tried < 4 && wait.word == nullptr; ++tried) {
+    Wait oldest;
+    {
+      OrderedMutexLock lock(&mu_);
+      std::deque<Wait>& given = pool(device).given;
+      if (given.empty()) break;
+      oldest = given.front();
+      given.pop_front();
+    }
     const absl::StatusOr<bool> free = passed(oldest.behind);
-    if (!free.ok()) return free.status();
-    mine.given.pop_front();
-    if (*free) {
+    if (free.ok() && *free) {
       wait = oldest;
     } else {
-      mine.given.push_back(oldest);
+      give_wait(device, oldest);
+      if (!free.ok()) return free.status();
     }
   }
   if (wait.word == nullptr) {
-    if (mine.words.empty()) {
-      absl::StatusOr<std::vector<ControlWord*>> made = make_words(device);
-      if (!made.ok()) return made.status();
-      mine.words = *std::move(made);
-    }
-    absl::StatusOr<EventHandle> behind = make_event(device);
+    absl::StatusOr<EventHandle> behind = take_event(device);
     if (!behind.ok()) return behind.status();
-    wait = {.word = mine.words.back(), .behind = *behind};
-    mine.words.pop_back();
+    absl::StatusOr<ControlWord*> word = take_word(device);
+    if (!word.ok()) {
+      give_event(device, *behind);
+      return word.status();
+    }
+    wait = {.word = *word, .behind = *behind};
   }
   wait.word->released.store(0, std::memory_order_relaxed);
   wait.word->gave_up.store(0, std::memory_order_relaxed);
@@ -67,6 +89,55 @@ absl::StatusOr<DeviceDriver::Wait> DeviceDriver::take_wait(int device) {
 void DeviceDriver::give_wait(int device, const Wait& wait) {
   OrderedMutexLock lock(&mu_);
   pool(device).given.push_back(wait);
+}
+
+absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> DeviceDriver::take_lane(int device) {
+  {
+    OrderedMutexLock lock(&mu_);
+    Pool& mine = pool(device);
+    if (!mine.lanes.empty()) {
+      std::shared_ptr<Lane> lane = std::move(mine.lanes.back());
+      mine.lanes.pop_back();
+      return lane;
+    }
+    if (mine.lanes_made == kLanes) return nullptr;
+    ++mine.lanes_made;
+  }
+  absl::StatusOr<std::shared_ptr<Lane>> made = make_lane(device);
+  if (!made.ok()) give_lane(device, nullptr);
+  return made;
+}
+
+void DeviceDriver::give_lane(int device, std::shared_ptr<Lane> lane) {
+  OrderedMutexLock lock(&mu_);
+  Pool& mine = pool(device);
+  if (lane == nullptr) {
+    --mine.lanes_made;
+  } else {
+    mine.lanes.push_back(std::move(lane));
+  }
+}
+
+absl::Status DeviceDriver::fill(int device) {
+  std::vector<std::shared_ptr<Lane>> lanes;
+  while (lanes.size() < kLanes) {
+    absl::StatusOr<std::shared_ptr<Lane>> lane = take_lane(device);
+    if (!lane.ok()) return lane.status();
+    if (*lane == nullptr) break;
+    lanes.push_back(*std::move(lane));
+  }
+  for (std::shared_ptr<Lane>& lane : lanes) give_lane(device, std::move(lane));
+  for (int i = 0; i < kEvents; ++i) {
+    absl::StatusOr<EventHandle> event = make_event(device);
+    if (!event.ok()) return event.status();
+    give_event(device, *event);
+  }
+  absl::StatusOr<std::vector<ControlWord*>> words = make_words(device);
+  if (!words.ok()) return words.status();
+  OrderedMutexLock lock(&mu_);
+  std::vector<ControlWord*>& pooled = pool(device).words;
+  pooled.insert(pooled.end(), words->begin(), words->end());
+  return absl::OkStatus();
 }
 
 }  // namespace rankloom::internal

@@ -18,7 +18,9 @@ namespace rankloom::internal {
 
 // All that rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
 // Errors: CollectiveError with the device's words.
-// Blocking: nothing here waits for a device.
+// Blocking: a device may make whoever asks for something new (an event, a word, a lane) wait for streams that are blocked,
+// and meanwhile everybody else who calls it. So no lock of a pool is held in a call of the device, fill() makes in
+// advance what is taken later, and a thread that lets streams go on calls nothing but give_wait().
 // Thread-safety: all methods.
 class DeviceDriver {
  public:
@@ -49,7 +51,6 @@ class DeviceDriver {
   DeviceDriver(const DeviceDriver&) = delete;
   DeviceDriver& operator=(const DeviceDriver&) = delete;
 
-  virtual absl::StatusOr<std::unique_ptr<Lane>> make_lane(int device) = 0;
   // Whether all that is in the stream has ended.
   virtual absl::StatusOr<bool> idle(StreamHandle stream) = 0;
   virtual absl::Status record(EventHandle event, StreamHandle stream) = 0;
@@ -70,8 +71,18 @@ class DeviceDriver {
   void give_wait(int device, const Wait& wait);
   absl::StatusOr<EventHandle> take_event(int device);
   void give_event(int device, EventHandle event);
+  // Null: as many are in use as there may be, kLanes of a device.
+  absl::StatusOr<std::shared_ptr<Lane>> take_lane(int device);
+  // Null: of one that failed, and is not to be used again.
+  void give_lane(int device, std::shared_ptr<Lane> lane);
+
+  // So many of each are there before a stream is blocked: fill() makes them.
+  static constexpr int kLanes = 16;
+  static constexpr int kEvents = 512;
+  absl::Status fill(int device);
 
  protected:
+  virtual absl::StatusOr<std::shared_ptr<Lane>> make_lane(int device) = 0;
   virtual absl::StatusOr<EventHandle> make_event(int device) = 0;
   // At least one; they are never freed while a stream could look at them.
   virtual absl::StatusOr<std::vector<ControlWord*>> make_words(int device) = 0;
@@ -81,7 +92,10 @@ class DeviceDriver {
     std::vector<EventHandle> events;
     std::vector<ControlWord*> words;
     std::deque<Wait> given;  // back, oldest first
+    std::vector<std::shared_ptr<Lane>> lanes;
+    int lanes_made = 0;  // and not lost
   };
+  absl::StatusOr<ControlWord*> take_word(int device);
   Pool& pool(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   OrderedMutex mu_{LockLevel::kDevicePools};

@@ -20,6 +20,8 @@ namespace {
 constexpr std::string_view kKey = "device runtime";
 // How often a device that is silent is asked whether it still lives.
 constexpr int64_t kHealthNs = 100'000'000;
+// How often a lane is asked for while all are in use.
+constexpr int64_t kLaneNs = 1'000'000;
 
 // A rank that waits for a mark: in reports, for the ranks that could end what the stream is blocked on.
 class MarkWait final : public WorkState, public WaitsFor {
@@ -74,7 +76,10 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) 
   };
   const auto runtime = world.shared<DeviceRuntime>(kKey, make, WorldState::Maker::kSame);
   if (!made) return;
-  world.set_uses_device();
+  world.set_uses_device([weak = std::weak_ptr(runtime)] {
+    const auto alive = weak.lock();
+    return alive != nullptr ? alive->blocked_text() : "";
+  });
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
   });
@@ -95,22 +100,21 @@ absl::Status DeviceStreamState::status() const {
   return failure_;
 }
 
-DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
+DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
                        DeviceGates gates, std::shared_ptr<const void> hold)
     : runtime_(std::move(runtime)),
       rank_(rank),
-      device_(device),
-      event_(event),
+      event_(std::move(event)),
       gates_(std::move(gates)),
       hold_(std::move(hold)) {}
 
-DeviceMark::~DeviceMark() { runtime_->driver().give_event(device_, event_); }
+DeviceMark::~DeviceMark() = default;
 
 bool DeviceMark::done(CodeSite code) {
   const CallScope call(runtime_->world_ref(),
                        [&] { return CalledHandle{.rank = rank_, .handle = "event", .op = "query", .code = code}; });
   runtime_->scheduler().poll(Site{.what = "event query", .code = code});
-  const absl::StatusOr<bool> passed = runtime_->driver().passed(event_);
+  const absl::StatusOr<bool> passed = runtime_->driver().passed(event_->handle());
   if (!passed.ok()) [[unlikely]] {
     refuse({.rank = rank_, .group = {}, .op = "query"}, error_kind(passed.status()), "rank ", rank_,
            ": event query: ", located(message_of(passed.status()), code));
@@ -137,12 +141,15 @@ std::shared_ptr<DeviceRuntime> DeviceRuntime::of(WorldState& world) {
 }
 
 absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
-                                   KernelPlan* plan, absl::Span<const DeviceMark* const> after, Done done) {
+                                   std::optional<KernelPlan> plan, absl::Span<const DeviceMark* const> after,
+                                   Done done) {
   launch->runtime_ = this;
   launch->rank_ = rank;
   launch->device_ = device;
+  launch->site_ = site;
   launch->done_ = std::move(done);
-  absl::Status started = start(launch, site, plan, after);
+  launch->plan_ = std::move(plan);
+  absl::Status started = start(launch, after);
   if (!started.ok()) {
     launch->done_ = nullptr;
     launch->off_device.store(true, std::memory_order_release);
@@ -166,85 +173,111 @@ void DeviceRuntime::end_launches() {
     ended_.clear();
   }
   while (!ending_.empty()) {
-    const std::shared_ptr<DeviceLaunch> launch = std::move(ending_.front());
+    const Ended next = std::move(ending_.front());
     ending_.pop_front();
-    end(launch, absl::OkStatus());
+    end(next.launch, next.status);
   }
 }
 
-absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
+absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
                                   absl::Span<const DeviceMark* const> after) {
-  const int device = launch->device_;
-  std::unique_ptr<DeviceDriver::Lane> lane;
-  {
-    OrderedMutexLock lock(&mu_);
-    const auto idle =
-        std::find_if(lanes_.begin(), lanes_.end(), [device](const auto& entry) { return entry.first == device; });
-    if (idle != lanes_.end()) {
-      lane = std::move(idle->second);
-      lanes_.erase(idle);
-    }
-  }
-  if (lane == nullptr) {
-    absl::StatusOr<std::unique_ptr<DeviceDriver::Lane>> made = driver_->make_lane(device);
-    if (!made.ok()) return made.status();
-    lane = *std::move(made);
-  }
-  // A lane in which something failed is not used again.
-  for (const DeviceMark* const mark : after) {
-    const absl::StatusOr<bool> passed = driver_->passed(mark->event());
-    if (!passed.ok()) return passed.status();
-    if (*passed) continue;
-    if (absl::Status waits = lane->wait_event(mark->event()); !waits.ok()) return waits;
-  }
-  if (plan != nullptr) {
-    if (absl::Status runs = lane->run(*plan); !runs.ok()) return runs;
-  }
-  DeviceDriver::Lane* const raw_lane = lane.get();
-  launch->site_ = site;
-  launch->lane_ = std::move(lane);
+  for (const DeviceMark* const mark : after) launch->after_.push_back(mark->event());
   {
     OrderedMutexLock lock(&mu_);
     std::vector<const DeviceGate*> closed;
+    int closed_for_good = 0;  // but for a rank that opens them
     for (const DeviceMark* const mark : after) {
       for (const std::shared_ptr<DeviceGate>& gate : mark->gates()) {
-        if (gate->open.load(std::memory_order_relaxed) || gate->strong) continue;
+        if (gate->open.load(std::memory_order_relaxed)) continue;
         if (std::find(closed.begin(), closed.end(), gate.get()) != closed.end()) continue;
         closed.push_back(gate.get());
         gate->behind.push_back(launch);
+        if (!gate->strong) ++closed_for_good;
       }
     }
-    launch->closed.store(static_cast<int>(closed.size()), std::memory_order_release);
-    if (closed.empty()) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
+    launch->gates_ = static_cast<int>(closed.size());
+    launch->closed.store(closed_for_good, std::memory_order_release);
+    if (closed_for_good == 0) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
     launches_.push_back(launch);
-    start_thread();
+    start_threads();
+    if (!closed.empty()) return absl::OkStatus();
+    if (!waiting_.empty()) {
+      waiting_.push_back(launch);
+      return absl::OkStatus();
+    }
   }
-  absl::Status asked = raw_lane->call_host(&on_host, launch.get());
-  if (asked.ok()) return asked;
+  absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane = driver_->take_lane(launch->device_);
+  if (lane.ok() && *lane == nullptr) {
+    {
+      OrderedMutexLock lock(&mu_);
+      waiting_.push_back(launch);
+    }
+    submit_parker_.unpark();
+    return absl::OkStatus();
+  }
+  absl::Status submitted = lane.ok() ? submit(launch, *std::move(lane)) : lane.status();
+  if (submitted.ok()) return submitted;
   std::unique_ptr<World::OutsideWaker> waker;
-  {
-    OrderedMutexLock lock(&mu_);
-    std::erase(launches_, launch);
-    launch->finished_ = true;
-    waker = std::move(launch->waker_);
+  OrderedMutexLock lock(&mu_);
+  std::erase(launches_, launch);
+  launch->finished_ = true;
+  waker = std::move(launch->waker_);
+  return submitted;
+}
+
+absl::Status DeviceRuntime::submit(const std::shared_ptr<DeviceLaunch>& launch,
+                                   std::shared_ptr<DeviceDriver::Lane> lane) {
+  const std::vector<std::shared_ptr<const RecordedEvent>> after = std::move(launch->after_);
+  std::optional<KernelPlan> plan = std::move(launch->plan_);
+  launch->plan_.reset();
+  const auto given = [&]() -> absl::Status {
+    for (const std::shared_ptr<const RecordedEvent>& event : after) {
+      const absl::StatusOr<bool> passed = driver_->passed(event->handle());
+      if (!passed.ok()) return passed.status();
+      if (*passed) continue;
+      if (absl::Status waits = lane->wait_event(event->handle()); !waits.ok()) return waits;
+    }
+    return plan.has_value() ? lane->run(*plan) : absl::OkStatus();
+  };
+  absl::Status status = given();
+  if (status.ok()) {
+    {
+      OrderedMutexLock lock(&mu_);
+      launch->lane_ = lane;
+    }
+    status = lane->call_host(&on_host, launch.get());
   }
-  return asked;
+  if (status.ok()) return status;
+  // A lane in which something failed is not used again; and what it has, the device may still do.
+  OrderedMutexLock lock(&mu_);
+  launch->lane_ = nullptr;
+  lost_.push_back({.launch = launch, .lane = std::move(lane)});
+  driver_->give_lane(launch->device_, nullptr);
+  return status;
 }
 
 void DeviceRuntime::on_host(void* launch) {
   auto* const raw = static_cast<DeviceLaunch*>(launch);
   DeviceRuntime& self = *raw->runtime_;
-  // The runtime stays: its end waits for this launch, which the thread below hears of.
+  // The runtime stays: its end waits for this launch, which the opener hears of.
   OrderedMutexLock lock(&self.mu_);
-  self.ended_.push_back(raw->shared_from_this());
+  self.ended_.push_back({.launch = raw->shared_from_this(), .status = absl::OkStatus()});
   self.parker_.unpark();
 }
 
-void DeviceRuntime::start_thread() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { thread_main(); });
+void DeviceRuntime::fail_launch(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status) {
+  OrderedMutexLock lock(&mu_);
+  ended_.push_back({.launch = launch, .status = status});
+  parker_.unpark();
 }
 
-void DeviceRuntime::thread_main() {
+void DeviceRuntime::start_threads() {
+  if (opener_.joinable()) return;
+  opener_ = std::thread([this] { opener_main(); });
+  submitter_ = std::thread([this] { submitter_main(); });
+}
+
+void DeviceRuntime::opener_main() {
   const LibraryScope library;
   on_this_thread_ = this;
   for (;;) {
@@ -254,12 +287,63 @@ void DeviceRuntime::thread_main() {
   }
 }
 
+void DeviceRuntime::submitter_main() {
+  const LibraryScope library;
+  for (;;) {
+    const int64_t next = submit_waiting();
+    {
+      OrderedMutexLock lock(&mu_);
+      if (stop_submits_) return;
+    }
+    look_at_health();
+    submit_parker_.park(std::min(next, health_at_));
+  }
+}
+
+int64_t DeviceRuntime::submit_waiting() {
+  for (;;) {
+    std::shared_ptr<DeviceLaunch> launch;
+    {
+      OrderedMutexLock lock(&mu_);
+      if (waiting_.empty()) return Deadline::kNever;
+      launch = waiting_.front();
+    }
+    absl::Status submitted = scheduler_.abort_cause();
+    if (submitted.ok()) {
+      absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane = driver_->take_lane(launch->device_);
+      // All that lanes have goes on by itself, so one comes back; perhaps one that another world uses.
+      if (lane.ok() && *lane == nullptr) return monotonic_ns() + kLaneNs;
+      submitted = lane.ok() ? submit(launch, *std::move(lane)) : lane.status();
+    }
+    {
+      OrderedMutexLock lock(&mu_);
+      waiting_.pop_front();
+    }
+    if (!submitted.ok()) fail_launch(launch, submitted);
+  }
+}
+
+void DeviceRuntime::look_at_health() {
+  const int64_t now = monotonic_ns();
+  if (now < health_at_) return;
+  health_at_ = now + kHealthNs;
+  std::vector<std::pair<std::shared_ptr<DeviceLaunch>, std::shared_ptr<DeviceDriver::Lane>>> silent;
+  {
+    OrderedMutexLock lock(&mu_);
+    for (const std::shared_ptr<DeviceLaunch>& launch : launches_) {
+      if (launch->lane_ != nullptr) silent.emplace_back(launch, launch->lane_);
+    }
+  }
+  for (const auto& [launch, lane] : silent) {
+    if (const absl::Status health = lane->health(); !health.ok()) fail_launch(launch, health);
+  }
+}
+
 std::optional<int64_t> DeviceRuntime::take_turn() {
   bool ended = false;
-  std::vector<std::shared_ptr<DeviceLaunch>> silent;
   std::vector<std::shared_ptr<DeviceGate>> expired;
   const int64_t now = monotonic_ns();
-  int64_t next = now + kHealthNs;  // launches do not wake this thread
+  int64_t next = Deadline::kNever;
   {
     OrderedMutexLock lock(&mu_);
     ended = !ended_.empty();
@@ -270,17 +354,9 @@ std::optional<int64_t> DeviceRuntime::take_turn() {
         next = std::min(next, gate->deadline_ns);
       }
     }
-    if (!launches_.empty()) {
-      if (!ended && now >= health_at_) silent.assign(launches_.begin(), launches_.end());
-      if (now >= health_at_) health_at_ = now + kHealthNs;
-    }
     if (stop_ && launches_.empty() && !ended) return std::nullopt;
   }
   end_launches();
-  for (const std::shared_ptr<DeviceLaunch>& launch : silent) {
-    const absl::Status health = launch->lane_ != nullptr ? launch->lane_->health() : absl::OkStatus();
-    if (!health.ok()) end(launch, health);
-  }
   for (const std::shared_ptr<DeviceGate>& gate : expired) {
     open(gate,
          make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
@@ -294,11 +370,14 @@ void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl:
   {
     OrderedMutexLock lock(&mu_);
     if (std::exchange(launch->finished_, true)) return;
+    std::shared_ptr<DeviceDriver::Lane> lane = std::move(launch->lane_);
     if (status.ok()) {
-      lanes_.emplace_back(launch->device_, std::move(launch->lane_));
-    } else {
-      lost_.push_back(launch);
+      driver_->give_lane(launch->device_, std::move(lane));
+    } else if (lane != nullptr) {
+      lost_.push_back({.launch = launch, .lane = std::move(lane)});
+      driver_->give_lane(launch->device_, nullptr);
     }
+    if (!waiting_.empty()) submit_parker_.unpark();
   }
   launch->off_device.store(true, std::memory_order_release);
   scheduler_.post({.rank = launch->rank_, .kind = TaskKind::kCompletion}, launch->site_,
@@ -358,7 +437,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
     gate->held = std::move(held);
     gates_.push_back(gate);
     if (gate->deadline_ns != Deadline::kNever) {
-      start_thread();
+      start_threads();
       parker_.unpark();
     }
   }
@@ -384,8 +463,12 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     gate->open.store(true, std::memory_order_release);
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {
       const std::shared_ptr<DeviceLaunch> launch = weak.lock();
-      if (launch == nullptr || launch->closed.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
-      if (!launch->finished_) launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
+      if (launch == nullptr || launch->finished_) continue;
+      if (!gate->strong && launch->closed.fetch_sub(1, std::memory_order_acq_rel) == 1)
+        launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
+      if (--launch->gates_ > 0) continue;
+      waiting_.push_back(launch);
+      submit_parker_.unpark();
     }
     std::erase(gates_, gate);
     awaited.swap(gate->awaited);
@@ -408,17 +491,30 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
 
 absl::Status DeviceRuntime::await(const DeviceMark& mark, int rank, const char* what, std::string detail,
                                   CodeSite code) {
-  const absl::StatusOr<bool> passed = driver_->passed(mark.event());
+  const absl::StatusOr<bool> passed = driver_->passed(mark.event()->handle());
   if (!passed.ok()) return passed.status();
   if (*passed) return absl::OkStatus();
   auto waiting = std::make_shared<MarkWait>(this, rank, what, std::move(detail), mark.gates());
   const auto launch = std::make_shared<DeviceLaunch>();
   const DeviceMark* const after = &mark;
   absl::Status started =
-      this->launch(launch, rank, mark.device(), Site{.what = what, .code = code}, nullptr, {&after, 1},
+      this->launch(launch, rank, mark.device(), Site{.what = what, .code = code}, std::nullopt, {&after, 1},
                    [waiting](const absl::Status& status) { waiting->complete(status); });
   if (!started.ok()) return started;
   return waiting->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
+}
+
+std::string DeviceRuntime::blocked_text() const {
+  constexpr size_t kMost = 4;
+  OrderedMutexLock lock(&mu_);
+  if (gates_.empty()) return "";
+  std::string text =
+      "\n  streams of the device wait for works, and the device may make calls wait for them (the first launch of a "
+      "kernel, what makes or frees memory or streams):";
+  for (size_t i = 0; i < std::min(kMost, gates_.size()); ++i)
+    absl::StrAppend(&text, "\n    ", gates_[i]->stream->who(), gates_[i]->text);
+  if (gates_.size() > kMost) absl::StrAppend(&text, "\n    and ", gates_.size() - kMost, " more");
+  return text;
 }
 
 std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates& gates) const {
@@ -469,15 +565,25 @@ void DeviceRuntime::open_all(const absl::Status& cause) {
 
 void DeviceRuntime::finish() {
   open_all(make_error(ErrorKind::kAborted, "the world ended while the stream waited for a work"));
-  std::thread thread;
+  std::thread opener;
+  std::thread submitter;
   {
     OrderedMutexLock lock(&mu_);
     stop_ = true;
-    thread.swap(thread_);
+    opener.swap(opener_);
+    submitter.swap(submitter_);
   }
-  if (!thread.joinable()) return;
+  if (!opener.joinable()) return;
   parker_.unpark();
-  thread.join();
+  opener.join();  // hears of all launches
+  {
+    OrderedMutexLock lock(&mu_);
+    stop_submits_ = true;
+  }
+  submit_parker_.unpark();
+  submitter.join();
+  OrderedMutexLock lock(&mu_);
+  stop_submits_ = false;  // of a launch that comes later, which the destructor waits for
 }
 
 }  // namespace rankloom::internal

@@ -60,25 +60,43 @@ struct DeviceGate {
   CodeSite code;
   std::atomic<bool> open = false;  // written under the runtime's mutex
   // Guarded by the runtime's mutex.
-  std::shared_ptr<WorkState> awaited;  // null: it is over
-  std::shared_ptr<HeldByStream> held;  // keeps the call; null: the gate is open
-  std::vector<std::weak_ptr<struct DeviceLaunch>> behind;
+  std::shared_ptr<WorkState> awaited;                      // null: it is over
+  std::shared_ptr<HeldByStream> held;                      // keeps the call; null: the gate is open
+  std::vector<std::weak_ptr<struct DeviceLaunch>> behind;  // launches that are submitted once it is open
 };
 using DeviceGates = std::vector<std::shared_ptr<DeviceGate>>;
+
+// An event that was recorded in a stream; goes back to the driver with its last owner.
+class RecordedEvent {
+ public:
+  RecordedEvent(std::shared_ptr<DeviceDriver> driver, int device, DeviceDriver::EventHandle handle)
+      : driver_(std::move(driver)), device_(device), handle_(handle) {}
+  ~RecordedEvent() { driver_->give_event(device_, handle_); }
+  RecordedEvent(const RecordedEvent&) = delete;
+  RecordedEvent& operator=(const RecordedEvent&) = delete;
+
+  int device() const { return device_; }
+  DeviceDriver::EventHandle handle() const { return handle_; }
+
+ private:
+  const std::shared_ptr<DeviceDriver> driver_;
+  const int device_;
+  const DeviceDriver::EventHandle handle_;
+};
 
 // A mark in a device's stream (docs/words.md: event).
 class DeviceMark final : public EventState {
  public:
   // `hold`: kept as long as the mark is.
-  DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, int device, DeviceDriver::EventHandle event,
+  DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
              DeviceGates gates, std::shared_ptr<const void> hold);
   ~DeviceMark() override;
 
   bool done(CodeSite code) override;
   absl::Status wait(CodeSite code) override;
 
-  int device() const { return device_; }
-  DeviceDriver::EventHandle event() const { return event_; }
+  int device() const { return event_->device(); }
+  const std::shared_ptr<const RecordedEvent>& event() const { return event_; }
   const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
   // The gates before it that may be closed still.
   const DeviceGates& gates() const { return gates_; }
@@ -86,8 +104,7 @@ class DeviceMark final : public EventState {
  private:
   const std::shared_ptr<DeviceRuntime> runtime_;
   const int rank_;
-  const int device_;
-  const DeviceDriver::EventHandle event_;
+  const std::shared_ptr<const RecordedEvent> event_;
   const DeviceGates gates_;
   const std::shared_ptr<const void> hold_;
 };
@@ -100,21 +117,31 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
 
  private:
   friend class DeviceRuntime;
-  // Written by launch() before the device has it.
+  // Written by launch() before another thread has it.
   DeviceRuntime* runtime_ = nullptr;  // whose end waits for this one's
   int rank_ = -1;
   int device_ = 0;
   Site site_;
   absl::AnyInvocable<void(const absl::Status&)> done_;
-  std::unique_ptr<DeviceDriver::Lane> lane_;
+  // What is to be submitted; written by launch(), then the submitting thread's own.
+  std::optional<KernelPlan> plan_;
+  std::vector<std::shared_ptr<const RecordedEvent>> after_;
   // Guarded by the runtime's mutex.
+  std::shared_ptr<DeviceDriver::Lane> lane_;  // null: not submitted, or over
+  int gates_ = 0;                             // closed ones before it
   bool finished_ = false;
   std::unique_ptr<World::OutsideWaker> waker_;  // while the device can go on by itself
 };
 
-// The part of a device that the ranks of a world share: lanes on which plans run, the thread that hears of their ends,
-// and the gates at which streams wait. The host never blocks in here, and a device is told to go on by host writes
-// only, so nothing depends on which streams share a queue of the hardware.
+// The part of a device that the ranks of a world share: lanes on which plans run, the threads that submit them and hear
+// of their ends, and the gates at which streams wait.
+//
+// Nothing that the device gets from here waits for a gate: a launch behind one is submitted when the gate is open. Else
+// it could stand before others in a queue of the hardware, which streams share. And a device that is asked for something
+// new may wait for blocked streams (DeviceDriver), so gates are opened by host writes, by threads that never call it:
+// whoever ends the work, and one thread (the opener) for deadlines and the ends of launches. Another one (the submitter)
+// makes the calls that came too late for the rank that asked.
+//
 //
 // Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a
 // seeded run with a device is not repeatable bit by bit. Timeouts of gates are real time too: a device knows no other.
@@ -132,6 +159,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   static std::shared_ptr<DeviceRuntime> of(WorldState& world);
 
   DeviceDriver& driver() const { return *driver_; }
+  const std::shared_ptr<DeviceDriver>& shared_driver() const { return driver_; }
   WorldState& world() const { return world_; }
   Scheduler& scheduler() const { return scheduler_; }
   const WorldRef& world_ref() const { return world_ref_; }
@@ -139,7 +167,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // Starts, on `device`, `plan` (null: nothing) once all marks are passed; then calls `done`, which must not wait, as a
   // step of `rank`. An error: `done` will not be called.
   absl::Status launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
-                      KernelPlan* plan, absl::Span<const DeviceMark* const> after, Done done);
+                      std::optional<KernelPlan> plan, absl::Span<const DeviceMark* const> after, Done done);
   // Until the device is through with it, unless that takes a rank that opens a gate. No scheduling point: destructors
   // come here.
   void await_device(const DeviceLaunch& launch);
@@ -163,6 +191,9 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // The works that these gates wait for still.
   std::vector<std::shared_ptr<WorkState>> awaited(const DeviceGates& gates) const;
 
+  // For the text of a stall: a line each of streams that wait at a gate; empty: none does.
+  std::string blocked_text() const;
+
   // Opens all gates; what is blocked later is so no more. Called when the world is aborted.
   void open_all(const absl::Status& cause);
   // At the world's end: opens all gates and hears of all launches.
@@ -172,13 +203,21 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   enum class OpenedBy : uint8_t { kWork, kTimeout, kEnd };
   struct GateOpener;
 
-  absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, const Site& site, KernelPlan* plan,
-                     absl::Span<const DeviceMark* const> after);
+  // Now, if no closed gate is before it, else once it is.
+  absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, absl::Span<const DeviceMark* const> after);
+  // Gives it to the device. An error: nobody will hear of its end.
+  absl::Status submit(const std::shared_ptr<DeviceLaunch>& launch, std::shared_ptr<DeviceDriver::Lane> lane);
   static void on_host(void* launch);
-  void thread_main();
-  void start_thread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void opener_main();
+  void submitter_main();
+  // By the submitter: what is due. Returns when to come again at the latest.
+  int64_t submit_waiting();
+  void look_at_health();
+  // For the opener to end.
+  void fail_launch(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
+  void start_threads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
-  // By the thread, also while it ends a launch: ends those that the device has done or lost, opens gates whose time is
+  // By the opener, also while it ends a launch: ends those that the device has done or lost, opens gates whose time is
   // over. Returns when to come again at the latest, by monotonic_ns(), 0 for at once; nullopt: all is done.
   std::optional<int64_t> take_turn();
   void end_launches();
@@ -191,20 +230,31 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   Scheduler& scheduler_;
   const WorldRef world_ref_;
   const std::shared_ptr<DeviceDriver> driver_;
-  Parker parker_;  // of the thread
+  Parker parker_;         // of the opener
+  Parker submit_parker_;  // of the submitter
 
   mutable OrderedMutex mu_{LockLevel::kDeviceRuntime};                   // never held in a callback or in the driver
   std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);  // those that are closed
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // launches whose end was not reported
-  std::vector<std::shared_ptr<DeviceLaunch>> ended_ ABSL_GUARDED_BY(mu_);     // for the thread
-  std::deque<std::shared_ptr<DeviceLaunch>> ending_;                          // the thread's own
-  int64_t health_at_ = 0;                                                     // the thread's own
+  std::deque<std::shared_ptr<DeviceLaunch>> waiting_ ABSL_GUARDED_BY(mu_);    // those to be submitted, in their order
+  struct Ended {
+    std::shared_ptr<DeviceLaunch> launch;
+    absl::Status status;
+  };
+  std::vector<Ended> ended_ ABSL_GUARDED_BY(mu_);                             // for the opener
+  std::deque<Ended> ending_;                                                  // the opener's own
+  int64_t health_at_ = 0;                                                     // the submitter's own
   static inline thread_local const DeviceRuntime* on_this_thread_ = nullptr;  // whose thread it is
   // Of a device that failed: the device may yet name them.
-  std::vector<std::shared_ptr<DeviceLaunch>> lost_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::pair<int, std::unique_ptr<DeviceDriver::Lane>>> lanes_ ABSL_GUARDED_BY(mu_);  // idle ones, by device
-  std::thread thread_ ABSL_GUARDED_BY(mu_);
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  struct Lost {
+    std::shared_ptr<DeviceLaunch> launch;
+    std::shared_ptr<DeviceDriver::Lane> lane;
+  };
+  std::vector<Lost> lost_ ABSL_GUARDED_BY(mu_);
+  std::thread opener_ ABSL_GUARDED_BY(mu_);
+  std::thread submitter_ ABSL_GUARDED_BY(mu_);
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;          // the opener
+  bool stop_submits_ ABSL_GUARDED_BY(mu_) = false;  // the submitter, after it
 };
 
 }  // namespace rankloom::internal

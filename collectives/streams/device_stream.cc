@@ -110,8 +110,9 @@ DeviceGates DeviceStream::gates() {
 absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark(std::shared_ptr<const void> hold) {
   absl::StatusOr<DeviceDriver::EventHandle> event = runtime_->driver().take_event(device_);
   if (!event.ok()) return event.status();
-  if (absl::Status recorded = runtime_->driver().record(*event, handle_); !recorded.ok()) return recorded;
-  return std::make_shared<DeviceMark>(runtime_, state_->rank, device_, *event, gates(), std::move(hold));
+  auto recorded = std::make_shared<const RecordedEvent>(runtime_->shared_driver(), device_, *event);
+  if (absl::Status status = runtime_->driver().record(recorded->handle(), handle_); !status.ok()) return status;
+  return std::make_shared<DeviceMark>(runtime_, state_->rank, std::move(recorded), gates(), std::move(hold));
 }
 
 absl::Status DeviceStream::block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held,
@@ -161,7 +162,7 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
-  check(runtime_->driver().wait_event(handle_, other->event()), kWhat, code);
+  check(runtime_->driver().wait_event(handle_, other->event()->handle()), kWhat, code);
   OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : other->gates()) {
     if (!gate->open.load()) gates_.push_back(gate);
@@ -243,8 +244,8 @@ absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, Collective
   if (absl::Status blocked = block(held->outer(), held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
   const DeviceMark* const after = &here;
   absl::Status asked = runtime_->launch(
-      std::make_shared<DeviceLaunch>(), state_->rank, device_, Site{.what = op, .code = code}, nullptr, {&after, 1},
-      [scheduler = &runtime_->scheduler(), rank = state_->rank, held](const absl::Status& status) {
+      std::make_shared<DeviceLaunch>(), state_->rank, device_, Site{.what = op, .code = code}, std::nullopt,
+      {&after, 1}, [scheduler = &runtime_->scheduler(), rank = state_->rank, held](const absl::Status& status) {
         if (!status.ok() || scheduler->aborted()) {
           (void)held->run(status.ok() ? scheduler->abort_cause() : status);
           return;

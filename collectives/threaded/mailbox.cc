@@ -598,8 +598,8 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
     return status.ok() ? status : prefixed(status, recv.who(), ": ");
   };
   return error(*recv, DeviceRuntime::of(world_)->launch(
-                          launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), &plan, ready,
-                          [self = shared_from_this(), send, recv, error](const absl::Status& status) {
+                          launch, recv->rank(), to.device().index, recv->wait_site(recv->call_.code), std::move(plan),
+                          ready, [self = shared_from_this(), send, recv, error](const absl::Status& status) {
                             self->end(*send, *recv, error(*recv, status));
                           }));
 }

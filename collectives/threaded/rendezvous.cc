@@ -734,7 +734,7 @@ absl::Status Rendezvous::start_on_device(Slot* slot, int64_t started_ns) {
   op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), &plan);
   const Site site{.what = op_row(slot->calls[0]->op).name, .group = group_->name(), .seq = slot->seq};
   const absl::Status started = DeviceRuntime::of(world_)->launch(
-      launch, group_->global_rank(0), device.index, site, &plan, ready,
+      launch, group_->global_rank(0), device.index, site, std::move(plan), ready,
       [self = shared_from_this(), slot, error, started_ns](const absl::Status& status) {
         self->end(slot, status.ok() ? status : error(status), started_ns);
       });

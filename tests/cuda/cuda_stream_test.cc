@@ -153,5 +153,24 @@ TEST_P(CudaStreamTest, ACallReadsWhatIsQueuedBeforeItAndIsReadByWhatComesAfter) 
   });
 }
 
+// More ranks than a device has queues by default, and each of them many calls ahead.
+TEST_P(CudaStreamTest, RanksRunAheadOfTheDeviceByManyCalls) {
+  run(12, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    CudaStream stream(rank, "comm");
+    const CudaTensor x(rank, std::vector<int32_t>{rank.rank()});
+    const CallOptions options = {.timeout = absl::Seconds(20), .stream = &stream};
+    for (int round = 0; round < 2; ++round) {
+      pg->barrier().wait();
+      for (int i = 0; i < 20; ++i) {
+        ASSERT_EQ(launch_fill(x.view().data_as<int32_t>(), rank.rank(), 1, stream.native()), cudaSuccess);
+        (void)pg->all_reduce(x, ReduceOp::kMax, options);
+      }
+      stream.synchronize();
+      EXPECT_THAT(x.to_host<int32_t>(), ElementsAre(11));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -42,6 +42,9 @@ class DeviceStreams : public LaunchingStreamKind {
     static_cast<FakeDeviceStream&>(stream).launch(std::move(function));
   }
 
+ protected:
+  FakeDriver& driver() { return *driver_; }
+
  private:
   const std::shared_ptr<FakeDriver> driver_;
 };
@@ -57,6 +60,17 @@ INSTANTIATE_TEST_SUITE_P(DeviceMemory, LeftStreamTest, LeftStreamTest::every_wor
 INSTANTIATE_TEST_SUITE_P(Device, BlockedStreamTest, BlockedStreamTest::every_world_of<DeviceStreams>(),
                          StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Device, LaunchingStreamTest, LaunchingStreamTest::every_world_of<DeviceStreams>(),
+                         StreamWorldName());
+
+class StrictDeviceStreams final : public DeviceStreams {
+ public:
+  explicit StrictDeviceStreams(const WorldMode& mode) : DeviceStreams(mode) { driver().become_strict(); }
+};
+INSTANTIATE_TEST_SUITE_P(StrictDevice, LeftStreamTest, LeftStreamTest::every_world_of<StrictDeviceStreams>(),
+                         StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(StrictDevice, BlockedStreamTest, BlockedStreamTest::every_world_of<StrictDeviceStreams>(),
+                         StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(StrictDevice, LaunchingStreamTest, LaunchingStreamTest::every_world_of<StrictDeviceStreams>(),
                          StreamWorldName());
 
 class DeviceTest : public EveryWorldTest {
@@ -81,6 +95,77 @@ class DeviceTest : public EveryWorldTest {
   const std::shared_ptr<FakeDriver> driver_ = std::make_shared<FakeDriver>(GetParam().schedule.seed() + 1);
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, DeviceTest, every_world(), world_name);
+
+TEST_P(DeviceTest, RanksThatWaitForTheirStreamsDoNotStandBeforeTheCall) {
+  constexpr int kRanks = DeviceDriver::kLanes + 4;
+  driver().become_strict();
+  std::vector<std::vector<float>> x(kRanks);
+  run(kRanks, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver(), "comm");
+    std::vector<float>& mine = x[static_cast<size_t>(rank.rank())] = {static_cast<float>(rank.rank())};
+    for (int i = 0; i < 3; ++i) (void)pg->all_reduce(on_device(mine), ReduceOp::kMax, {.stream = &stream});
+    stream.synchronize();
+    EXPECT_THAT(mine, ElementsAre(kRanks - 1));
+  });
+}
+
+TEST_P(DeviceTest, RanksRunAheadOfTheDeviceByManyCalls) {
+  driver().slow_down(absl::Microseconds(300));
+  std::vector<std::vector<float>> x(8);
+  run(8, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver(), "comm");
+    std::vector<float>& mine = x[static_cast<size_t>(rank.rank())] = {static_cast<float>(rank.rank())};
+    for (int round = 0; round < 2; ++round) {
+      pg->barrier().wait();
+      for (int i = 0; i < 20; ++i) (void)pg->all_reduce(on_device(mine), ReduceOp::kMax, {.stream = &stream});
+      stream.synchronize();
+      EXPECT_THAT(mine, ElementsAre(7));
+    }
+  });
+}
+
+TEST_P(DeviceTest, DeadlinesEndWaitsThoughTheDeviceMakesSomethingNewMeanwhile) {
+  driver().become_strict();
+  run(3, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver(), "comm");
+    const auto never = std::make_shared<FutureWork>(rank);
+    if (rank.rank() == 0) {
+      rank.store().wait({"1 blocked", "2 blocked"});
+      // Beyond those that were made before: the device makes one once no stream is blocked.
+      for (int i = 0; i <= DeviceDriver::kEvents; ++i) ASSERT_TRUE(driver().take_wait(/*device=*/0).ok());
+      return;
+    }
+    WorkState::handle(never).block_current_stream(stream, absl::Milliseconds(30 * rank.rank()));
+    rank.store().set(absl::StrCat(rank.rank(), " blocked"), "1");
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Timeout: "));
+  });
+}
+
+TEST(DeviceStallTest, TheTextOfAStallNamesTheStreamsThatWait) {
+  const auto driver = std::make_shared<FakeDriver>();
+  std::atomic<bool> told{false};
+  std::string text;
+  WorldOptions options{.world_size = 1, .stall = absl::Milliseconds(20)};
+  options.on_stall = [&](const std::string& what) {
+    if (!told.exchange(true)) text = what;
+  };
+  run_world(std::move(options), [&](RankContext& rank) {
+    use_device(state_of(rank).world(), driver);
+    FakeDeviceStream stream(rank, *driver, "comm");
+    const auto work = std::make_shared<FutureWork>(rank);
+    WorkState::handle(work).block_current_stream(stream);
+    while (!told) absl::SleepFor(absl::Milliseconds(1));  // as a call of the device that waits for the stream
+    work->resolve();
+    stream.synchronize();
+  }).throw_if_failed();
+  EXPECT_THAT(
+      text, testing::ContainsRegex("rank 0 has come to no scheduling point for 20ms of real time.*\n"
+                                   "(.*\n)?  streams of the device wait for works, and the device may make calls wait "
+                                   "for them .the first launch of a kernel, what makes or frees memory or streams.:\n"
+                                   "    rank 0, stream comm: "));
+}
 
 TEST_P(DeviceTest, AnAbortReleasesTheStream) {
   std::shared_ptr<FutureWork> never;

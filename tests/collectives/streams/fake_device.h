@@ -35,6 +35,15 @@ class FakeDriver final : public DeviceDriver {
   using Step = std::function<bool()>;
 
   explicit FakeDriver(uint64_t seed = 1) : prng_(seed), thread_([this] { work(); }) {}
+  // As CUDA's devices may be: all lanes share one queue of the hardware, in which what is behind waits for what is
+  // before; whoever asks for something new waits for streams that are blocked, and all other callers for that one.
+  // Fills the pools first.
+  void become_strict() {
+    words_at_once_ = kEvents;
+    EXPECT_TRUE(fill(/*device=*/0).ok());
+    shared_lane_ = make_stream();
+    strict_ = true;
+  }
   ~FakeDriver() override {
     {
       const std::lock_guard lock(mu_);
@@ -49,6 +58,7 @@ class FakeDriver final : public DeviceDriver {
     return streams_.back().get();
   }
   void enqueue(StreamHandle stream, Step step) {
+    const std::lock_guard device_lock(device_mu_);
     const std::lock_guard lock(mu_);
     static_cast<Queue*>(stream)->steps.push_back(std::move(step));
   }
@@ -63,11 +73,9 @@ class FakeDriver final : public DeviceDriver {
   void break_down() { broken_ = true; }
   int words_made() const { return words_made_; }
 
-  absl::StatusOr<std::unique_ptr<Lane>> make_lane(int /*device*/) override {
-    return std::make_unique<FakeLane>(this, make_stream());
-  }
   absl::StatusOr<bool> idle(StreamHandle stream) override {
     if (broken_) return broken();
+    const std::lock_guard device_lock(device_mu_);
     const std::lock_guard lock(mu_);
     return static_cast<Queue*>(stream)->steps.empty();
   }
@@ -85,6 +93,7 @@ class FakeDriver final : public DeviceDriver {
   }
   absl::StatusOr<bool> passed(EventHandle event) override {
     if (broken_) return broken();
+    const std::lock_guard device_lock(device_mu_);
     return last_recording(event)->load();
   }
   absl::Status wait_event(StreamHandle stream, EventHandle event) override {
@@ -92,24 +101,46 @@ class FakeDriver final : public DeviceDriver {
     return absl::OkStatus();
   }
   absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration /*limit*/) override {
-    enqueue(stream, [word] { return word->released.load() == 1; });
+    ++blocked_streams_;
+    enqueue(stream, [this, word] {
+      if (word->released.load() != 1) return false;
+      --blocked_streams_;
+      return true;
+    });
     return absl::OkStatus();
   }
 
  protected:
+  absl::StatusOr<std::shared_ptr<Lane>> make_lane(int /*device*/) override {
+    const std::lock_guard device_lock(device_mu_);
+    wait_for_blocked();
+    return std::make_shared<FakeLane>(this, make_stream());
+  }
   absl::StatusOr<EventHandle> make_event(int /*device*/) override {
+    const std::lock_guard device_lock(device_mu_);
+    wait_for_blocked();
     const std::lock_guard lock(mu_);
     marks_.push_back(std::make_unique<Mark>(std::make_shared<std::atomic<bool>>(true)));
     return marks_.back().get();
   }
   absl::StatusOr<std::vector<ControlWord*>> make_words(int /*device*/) override {
+    const std::lock_guard device_lock(device_mu_);
+    wait_for_blocked();
     const std::lock_guard lock(mu_);
-    ++words_made_;
-    words_.push_back(std::make_unique<ControlWord>());
-    return std::vector<ControlWord*>{words_.back().get()};
+    std::vector<ControlWord*> made;
+    for (int i = 0; i < words_at_once_; ++i) {
+      ++words_made_;
+      words_.push_back(std::make_unique<ControlWord>());
+      made.push_back(words_.back().get());
+    }
+    return made;
   }
 
  private:
+  // With the device's lock. A new one of the same kind as a hundred before it would not wait; which one does is CUDA's.
+  void wait_for_blocked() {
+    while (strict_ && blocked_streams_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
   static absl::Status broken() { return make_error(ErrorKind::kCollectiveError, "fake device: broken"); }
 
   struct Queue {
@@ -126,8 +157,8 @@ class FakeDriver final : public DeviceDriver {
 
   class FakeLane final : public Lane {
    public:
-    FakeLane(FakeDriver* driver, StreamHandle stream) : driver_(*driver), stream_(stream) {}
-    absl::Status wait_event(EventHandle event) override { return driver_.wait_event(stream_, event); }
+    FakeLane(FakeDriver* driver, StreamHandle stream) : driver_(*driver), own_(stream) {}
+    absl::Status wait_event(EventHandle event) override { return driver_.wait_event(stream(), event); }
     absl::Status run(KernelPlan& plan) override {
       if (driver_.failing_runs_ > 0) {
         --driver_.failing_runs_;
@@ -137,7 +168,7 @@ class FakeDriver final : public DeviceDriver {
       if (const auto launches = static_cast<int>(tables.batches.size()); launches > driver_.most_launches_)
         driver_.most_launches_ = launches;
       const auto begun_ns = std::make_shared<int64_t>(0);  // steps are copied
-      driver_.enqueue(stream_, [driver = &driver_, begun_ns, tables = std::move(tables)] {
+      driver_.enqueue(stream(), [driver = &driver_, begun_ns, tables = std::move(tables)] {
         const int64_t now = monotonic_ns();
         if (*begun_ns == 0) *begun_ns = now;
         if (now < *begun_ns + driver->plan_ns_) return false;
@@ -148,7 +179,7 @@ class FakeDriver final : public DeviceDriver {
       return absl::OkStatus();
     }
     absl::Status call_host(void (*function)(void*), void* argument) override {
-      driver_.enqueue(stream_, [function, argument] {
+      driver_.enqueue(stream(), [function, argument] {
         function(argument);
         return true;
       });
@@ -157,8 +188,10 @@ class FakeDriver final : public DeviceDriver {
     absl::Status health() override { return driver_.broken_ ? broken() : absl::OkStatus(); }
 
    private:
+    StreamHandle stream() const { return driver_.shared_lane_ != nullptr ? driver_.shared_lane_ : own_; }
+
     FakeDriver& driver_;
-    const StreamHandle stream_;
+    const StreamHandle own_;
   };
 
   // One step at a time, of a stream that the seed chooses.
@@ -197,6 +230,11 @@ class FakeDriver final : public DeviceDriver {
     }
   }
 
+  std::mutex device_mu_;  // before mu_: what callers of the device take
+  bool strict_ = false;
+  int words_at_once_ = 1;
+  StreamHandle shared_lane_ = nullptr;  // null: each lane has a queue
+  std::atomic<int> blocked_streams_ = 0;
   std::mutex mu_;
   std::vector<std::unique_ptr<Queue>> streams_;
   std::vector<std::unique_ptr<Mark>> marks_;
