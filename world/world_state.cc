@@ -603,16 +603,15 @@ std::vector<std::string> WorldState::unretrieved_notes() const {
   return notes;
 }
 
-std::vector<std::string> WorldState::leftovers() const {
+std::vector<WorldState::Note> WorldState::failing_notes() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // after all steps
-  std::vector<std::string> texts;
-  for (const Note& note : notes_) {
-    if (note.kind == NoteKind::kLeftover) texts.push_back(note.text);
-  }
-  const std::vector<std::string> unretrieved = unretrieved_notes();
-  texts.insert(texts.end(), unretrieved.begin(), unretrieved.end());
-  return texts;
+  std::vector<Note> failing;
+  std::copy_if(notes_.begin(), notes_.end(), std::back_inserter(failing),
+               [](const Note& note) { return note.kind != NoteKind::kWarning; });
+  for (std::string& text : unretrieved_notes())
+    failing.push_back({.kind = NoteKind::kLeftover, .text = std::move(text)});
+  return failing;
 }
 
 void WorldState::warn(const std::string& text) {
@@ -776,6 +775,7 @@ RunReport WorldState::report(bool last) {
   }
   RunReport report;
   StuckRun stuck;
+  bool missed_faults = false;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // after all steps
@@ -787,7 +787,12 @@ RunReport WorldState::report(bool last) {
     if (over && first_failed_ < 0 && !scheduler_->aborted()) {
       const std::vector<std::string> unretrieved = unretrieved_notes();
       report.notes.insert(report.notes.end(), unretrieved.begin(), unretrieved.end());
+      missed_faults = faults_ != nullptr;
     }
+  }
+  if (missed_faults) {
+    std::vector<std::string> missed = faults_->missed();
+    std::move(missed.begin(), missed.end(), std::back_inserter(report.notes));
   }
   report.cause = scheduler_->abort_cause();
   report.trace = last ? scheduler_->take_trace() : scheduler_->trace();

@@ -159,15 +159,19 @@ class WorldState : public Kept {
   void rank_failed(int rank, std::exception_ptr failure);
   // `rank` was ended by a failure that another one is to blame for.
   void rank_stopped(int rank, std::string text, std::exception_ptr failure);
-  // A line for the report. A search takes leftovers alone for failures (ExploreOptions::Checks::leaks).
+  // A line for the report. A search takes all but warnings for failures (ExploreOptions::Checks::leaks).
   enum class NoteKind : uint8_t {
     kLeftover,  // a work, message or call that nobody will end; what users note
     kWarning,   // of a wait that lasts
-    kHook,      // of a hook that threw
+    kHook,      // of a hook, helper or callback that threw
   };
   void note(NoteKind kind, std::string text);
-  // The notes of that kind, in their order.
-  std::vector<std::string> leftovers() const;
+  struct Note {
+    NoteKind kind;
+    std::string text;
+  };
+  // The notes that a search takes for failures, in their order, and the errors that no rank asked for.
+  std::vector<Note> failing_notes() const;
   // Calls of this world have ended with an error of their own, a Mismatch perhaps, whose text names group and call: a
   // leftover, unless it is retrieved before the run ends. A rank retrieves an error that it has thrown, asks for or has
   // a callback called with; or one with a text that has this one in it, as later calls of the group have.
@@ -325,10 +329,6 @@ class WorldState : public Kept {
   std::vector<bool> attached_ ABSL_GUARDED_BY(mu_);  // [rank]; empty: none
   bool ran_ ABSL_GUARDED_BY(mu_) = false;            // run() was called
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
-  struct Note {
-    NoteKind kind;
-    std::string text;
-  };
   std::vector<Note> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<absl::Status> unretrieved_ ABSL_GUARDED_BY(mu_);
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,9 +32,24 @@ bool any_of(const std::vector<Fault>& faults, Kind kind, When when) {
 
 // In the sign and exponent of a float, so that nobody takes it for a rounding error.
 void flip_bit(const TensorView& tensor) {
-  if (tensor.bytes() == 0) return;
   char* const first = static_cast<char*>(tensor.data());
   first[tensor.bytes() / static_cast<size_t>(tensor.numel()) - 1] ^= 0x40;
+}
+
+// Whether the process can read and write it: there are bytes, and not on a device.
+bool on_host(const TensorView& tensor) {
+  return tensor.bytes() > 0 && tensor.device().kind == Device::Kind::kCpu && tensor.data() != nullptr;
+}
+
+// The call, or the first of its parts, with a tensor that a bit can be flipped in; null: none has.
+CollectiveCall* corruptible(CollectiveCall& call, When when) {
+  const auto has_bytes = [when](const CollectiveCall& one) {
+    const auto& tensors = when == When::kAfter ? one.outputs : one.inputs;
+    return !tensors.empty() && on_host(tensors[0]);
+  };
+  if (has_bytes(call)) return &call;
+  const auto part = std::find_if(call.parts.begin(), call.parts.end(), has_bytes);
+  return part != call.parts.end() ? &*part : nullptr;
 }
 
 // A tensor of our own with the same numbers, that flips together with its call.
@@ -50,12 +66,23 @@ std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<
                                                                                                std::move(b));
 }
 
+// Flips a bit of the input of a call that has one (`reads`).
+void corrupt_input(CollectiveCall& call) {
+  CollectiveCall& part = *corruptible(call, When::kBefore);
+  const bool in_place = !part.outputs.empty() && overlap(part.inputs[0], part.outputs[0]);
+  if (in_place || part.inputs.size() > 1) return flip_bit(part.inputs[0]);
+  auto [copy, owner] = copy_of(part.inputs[0]);  // the caller's own numbers stay
+  flip_bit(copy);
+  part.inputs = TensorList(copy);
+  call.keep_alive = both(call.keep_alive, std::move(owner));
+}
+
 // Another group's work, with what goes wrong once it is done.
 class FaultWork final : public WorkState, public std::enable_shared_from_this<FaultWork> {
  public:
   FaultWork(Scheduler* scheduler, int rank, Work inner, std::vector<Fault> faults, FaultInjector* injector,
             std::string op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
-            std::vector<TensorView> outputs)
+            std::optional<TensorView> output)
       : WorkState(scheduler, rank),
         inner_(WorkState::shared(inner)),
         handle_(std::move(inner)),
@@ -65,7 +92,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         group_(std::move(group)),
         seq_(seq),
         aborts_(std::move(aborts)),
-        outputs_(std::move(outputs)) {
+        output_(output) {
     holds_owners(true);  // by the inner work
     ends_with_whole();   // which is told of its end before it is done
     owns_record(inner_->own_record());
@@ -80,7 +107,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     for (const Fault& fault : std::exchange(faults_, {})) {
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;
-      if (fault.kind == Kind::kCorrupt && waited.ok() && !outputs_.empty()) flip_bit(outputs_[0]);
+      if (fault.kind == Kind::kCorrupt && waited.ok() && output_.has_value()) flip_bit(*output_);
       if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call", code);
     }
     return waited;
@@ -118,7 +145,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   const std::string group_;
   const int64_t seq_;
   const std::shared_ptr<ProcessGroup> aborts_;
-  const std::vector<TensorView> outputs_;
+  const std::optional<TensorView> output_;  // whose bit a corrupt call flips
 };
 
 }  // namespace
@@ -137,18 +164,22 @@ std::shared_ptr<ProcessGroup> FaultGroup::make_member(const std::shared_ptr<cons
 }
 
 absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
-  const char* const name = op_row(call.op).name;
+  const char* const name = call_name(call);
   const GroupFront& front = GroupFront::of(*this);
   const FaultInjector::Call what{.rank = front.rank_state()->rank(),
                                  .group = group()->name(),
                                  .op = name,
+                                 .base_op = op_row(call.op).name,
                                  .seq = call.seq,
-                                 .sends = call.op == OpType::kSend};
+                                 .sends = call.op == OpType::kSend,
+                                 .reads = corruptible(call, When::kBefore) != nullptr,
+                                 .writes = corruptible(call, When::kAfter) != nullptr};
   std::vector<Fault> faults = injector_->at(what);
   if (faults.empty()) return inner_->execute(std::move(call));
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
-  std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
+  std::optional<TensorView> output;
+  if (const CollectiveCall* const part = corruptible(call, When::kAfter); part != nullptr) output = part->outputs[0];
   // A fault may sleep, an abort has scheduling points, and the rank may let go of a call on its stream meanwhile.
   const auto act = [&, gate = call.way.gate](const Fault& fault, std::string_view aborted) {
     const bool kept = gate == nullptr || gate->leave();
@@ -170,9 +201,8 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   }
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
   if (faults.empty() || WorkState::of(*work) == nullptr) return work;
-  auto wrapped =
-      std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work), std::move(faults),
-                                  injector_, name, group()->name(), seq, inner_, std::move(outputs));
+  auto wrapped = std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work),
+                                             std::move(faults), injector_, name, group()->name(), seq, inner_, output);
   wrapped->watch();
   return WorkState::handle(std::move(wrapped));
 }
@@ -184,19 +214,8 @@ absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::
   };
   const bool sends = call.op == OpType::kSend;
   if (sends && asked(Kind::kDrop)) return Work();
-  if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside)) {
-    if (!call.inputs.empty()) {
-      const bool in_place = !call.outputs.empty() && overlap(call.inputs[0], call.outputs[0]);
-      if (in_place || call.inputs.size() > 1) {
-        flip_bit(call.inputs[0]);
-      } else {  // the caller's own numbers stay
-        auto [copy, owner] = copy_of(call.inputs[0]);
-        flip_bit(copy);
-        call.inputs = TensorList(copy);
-        call.keep_alive = both(call.keep_alive, std::move(owner));
-      }
-    }
-  }
+  if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside))
+    corrupt_input(call);
   if (sends && asked(Kind::kDuplicate)) {
     CollectiveCall again;
     auto [copy, owner] = copy_of(call.inputs[0]);

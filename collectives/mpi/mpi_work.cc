@@ -97,9 +97,7 @@ bool MpiCollective::take_back(const Withdrawal& why, const absl::Status& ended) 
   return take_back_one(why, ended, [this] { return member_->take_back(*this); });
 }
 
-const char* MpiMessage::op() const {
-  return call_.op == OpType::kSend ? "send" : call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
-}
+const char* MpiMessage::op() const { return call_name(call_); }
 
 void MpiMessage::came_from(int source) {
   source_.store(source, std::memory_order_release);

@@ -105,6 +105,11 @@ extern const std::array<OpRow, kOpTypeCount> kOps;  // in enum order
 
 inline const OpRow& op_row(OpType op) { return kOps[static_cast<size_t>(op)]; }
 
+// As errors, reports and fault plans name a call.
+inline const char* call_name(const CollectiveCall& call) {
+  return call.op == OpType::kRecv && call.peer == CollectiveCall::kAnySource ? "recv_any" : op_row(call.op).name;
+}
+
 // Whether this member's outputs are written by the operation. kCoalesced: ask of its parts.
 inline bool writes_outputs(const CollectiveCall& call, int rank) {
   switch (op_row(call.op).writes) {

@@ -239,10 +239,7 @@ void Message::begin(int64_t timeout_ns) {
 
 Message::~Message() = default;
 
-const char* Message::op() const {
-  if (sends()) return "send";
-  return call_.peer == CollectiveCall::kAnySource ? "recv_any" : "recv";
-}
+const char* Message::op() const { return call_name(call_); }
 std::string_view Message::group() const { return mailbox_->group().name(); }
 const Group* Message::open_group() const { return &mailbox_->group(); }
 

@@ -232,8 +232,9 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   look_around(world, &outcome);
   if (!outcome.report.ok()) return outcome;
   if (checks_.leaks) {
-    for (const std::string& left : state_of(world).leftovers()) {
-      outcome.failures.push_back(absl::StrCat("left over: ", left));
+    for (const WorldState::Note& note : state_of(world).failing_notes()) {
+      const bool left = note.kind == WorldState::NoteKind::kLeftover;
+      outcome.failures.push_back(absl::StrCat(left ? "left over: " : "", note.text));
     }
   }
   if (checks_.keys_left && !outcome.keys.empty()) {

@@ -45,9 +45,10 @@ struct ExploreOptions {
     bool groups = true;         // so is the order in which each rank's groups are made and first called, by name
     bool store_keys = true;     // so are the keys in the store at the end
     bool store_values = false;  // and their values
-    bool leaks = true;          // no leftovers: works dropped, messages unmatched, errors unasked for, World::note()
-    bool keys_left = false;     // no keys are left in the store
-    bool twice = true;          // the first schedule is run twice and must repeat itself
+    // No leftovers (works dropped, messages unmatched, errors unasked for, World::note()), and no hook that throws.
+    bool leaks = true;
+    bool keys_left = false;  // no keys are left in the store
+    bool twice = true;       // the first schedule is run twice and must repeat itself
   };
   struct Progress {
     std::string strategy;  // the one that runs now

@@ -20,8 +20,9 @@ struct Fault {
     kHang,          // the rank stops for good; its peers wait, until somebody's timeout or a Deadlock report
     kDelay,         // the rank loses `by` of virtual time
     kDrop,          // a send: it is done for the sender, and never arrives
-    kDuplicate,     // a send: it arrives twice
-    kCorrupt,       // a bit of the first tensor is flipped: of an input before, of an output after the call
+    kDuplicate,     // a send: it arrives twice. Of memory of the host, not of a device
+    kCorrupt,       // a bit of the first tensor is flipped: of an input before, of an output after the call; of a
+                    // coalesced call, that of the first part that has one. Of memory of the host, not of a device
     kAbort,         // the group is aborted
     kStoreTimeout,  // a store operation ends with Timeout
   };
@@ -35,7 +36,8 @@ struct Fault {
   Kind kind = Kind::kCrash;
   int rank = -1;              // global; -1: any
   std::string group = {};     // its name; empty: any, or a store
-  std::string op = {};        // "all_reduce", "store get"; empty: any
+  std::string op = {};        // as DistError::op() has it: "all_reduce", "store get"; "recv" is recv_any, too, and the
+                              // end of a coalesced block "coalesced"; empty: any
   int64_t seq = -1;           // sequence number of a collective; -1: any
   int64_t nth = -1;           // the rank's n-th call, from 1, of those that group, op and seq fit; -1: each of them
   When when = When::kBefore;  // of no matter to kDrop and kDuplicate

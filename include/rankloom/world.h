@@ -69,7 +69,8 @@ struct RunReport {
   std::string engine;              // "fibers"
   uint64_t steps = 0;              // scheduling points passed
   std::vector<Fault> faults;       // those that happened; as a plan, they happen again
-  std::vector<std::string> notes;  // leftovers (works dropped, messages unmatched, errors unasked for) and warnings
+  std::vector<std::string> notes;  // leftovers (works dropped, messages unmatched, errors unasked for), warnings,
+                                   // and, of a run that went well, faults of the plan that fitted no call
   std::string rerun;               // the command that repeats this run; empty in the free gear
   std::string run_file;            // what RANKLOOM_REPORT had written: its path, or why there is none
   // The calls and waits of ranks, for write_run(). Null for a run that went well, but for WorldOptions::keep_run.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "rankloom/random.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
@@ -16,12 +18,19 @@ namespace {
 using Kind = Fault::Kind;
 using When = Fault::When;
 
-bool suits(Kind kind, const FaultInjector::Call& call) {
+// Whether there is a tensor whose bit can be flipped then.
+bool can_corrupt(When when, const FaultInjector::Call& call) {
+  return !call.group.empty() && (when == When::kAfter ? call.writes : call.reads);
+}
+
+bool suits(Kind kind, When when, const FaultInjector::Call& call) {
   switch (kind) {
     case Kind::kDrop:
-    case Kind::kDuplicate:
       return call.sends;
+    case Kind::kDuplicate:
+      return call.sends && call.reads;  // of which a copy is made
     case Kind::kCorrupt:
+      return can_corrupt(when, call);
     case Kind::kAbort:
       return !call.group.empty();
     case Kind::kStoreTimeout:
@@ -36,7 +45,30 @@ bool suits(Kind kind, const FaultInjector::Call& call) {
 
 bool fits(const Fault& fault, const FaultInjector::Call& call) {
   return (fault.rank < 0 || fault.rank == call.rank) && (fault.group.empty() || fault.group == call.group) &&
-         (fault.op.empty() || fault.op == call.op) && (fault.seq < 0 || fault.seq == call.seq);
+         (fault.op.empty() || fault.op == call.op || fault.op == call.base_op) &&
+         (fault.seq < 0 || fault.seq == call.seq);
+}
+
+// Which calls can, for one that cannot.
+std::string_view wanted(const Fault& fault) {
+  switch (fault.kind) {
+    case Kind::kDrop:
+      return "a send";
+    case Kind::kDuplicate:
+      return "a send of memory of the host";
+    case Kind::kCorrupt:
+      return fault.when == When::kAfter ? "a call of a group with an output in memory of the host"
+                                        : "a call of a group with an input in memory of the host";
+    case Kind::kAbort:
+      return "a call of a group";
+    case Kind::kStoreTimeout:
+      return "a call of a store";
+    case Kind::kCrash:
+    case Kind::kHang:
+    case Kind::kDelay:
+      return "any call";
+  }
+  return "any call";
 }
 
 }  // namespace
@@ -48,7 +80,7 @@ FaultInjector::FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks,
       crash_(std::move(crash)),
       mu_(scheduler, LockLevel::kFaults),
       calls_(static_cast<size_t>(ranks)),
-      matched_(plan_.faults().size(), std::vector<int64_t>(static_cast<size_t>(ranks))) {}
+      matched_(plan_.faults().size(), {.calls = std::vector<int64_t>(static_cast<size_t>(ranks))}) {}
 
 std::vector<Fault> FaultInjector::at(const Call& call) {
   if (plan_.empty() || scheduler_->aborted()) return {};
@@ -58,11 +90,14 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
   {
     RankMutexLock lock(&mu_);
     nth = ++calls_[rank];
+    if (!ops_.contains(call.op)) ops_.emplace(call.op);
     for (size_t i = 0; i < plan_.faults().size(); ++i) {
       const Fault& fault = plan_.faults()[i];
       if (!fits(fault, call)) continue;
-      const int64_t matched = ++matched_[i][rank];
-      if ((fault.nth < 0 || fault.nth == matched) && suits(fault.kind, call)) due.push_back(fault);
+      const int64_t matched = ++matched_[i].calls[rank];
+      if ((fault.nth >= 0 && fault.nth != matched) || !suits(fault.kind, fault.when, call)) continue;
+      matched_[i].due = true;
+      due.push_back(fault);
     }
   }
   if (plan_.rate() > 0) {
@@ -72,11 +107,14 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
       for (Kind kind{}; fault_kind_name(kind) != "?"; kind = static_cast<Kind>(static_cast<int>(kind) + 1)) {
         const bool asked =
             plan_.kinds().empty() || std::find(plan_.kinds().begin(), plan_.kinds().end(), kind) != plan_.kinds().end();
-        if (asked && suits(kind, call)) kinds.push_back(kind);
+        const bool possible = suits(kind, When::kBefore, call) || suits(kind, When::kAfter, call);
+        if (asked && possible) kinds.push_back(kind);
       }
       if (!kinds.empty()) {
         Fault fault{.kind = kinds[prng.below(kinds.size())]};
         fault.when = static_cast<When>(prng.below(3));
+        if (!suits(fault.kind, fault.when, call))
+          fault.when = fault.when == When::kAfter ? When::kBefore : When::kAfter;
         fault.by = absl::Milliseconds(1 + static_cast<int64_t>(prng.below(1000)));
         due.push_back(std::move(fault));
       }
@@ -138,6 +176,26 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
       return absl::OkStatus();  // the group does these
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> FaultInjector::missed() const {
+  std::vector<std::string> lines;
+  RankMutexLock lock(&mu_);
+  for (size_t i = 0; i < matched_.size(); ++i) {
+    const Fault& fault = plan_.faults()[i];
+    if (matched_[i].due || fault.maybe) continue;
+    const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
+    std::string why;
+    if (most == 0) {
+      why = absl::StrCat("no call was its own; there were ", ops_.empty() ? "none" : absl::StrJoin(ops_, ", "));
+    } else if (fault.nth > most) {
+      why = absl::StrCat("no rank made more than ", most, most == 1 ? " such call" : " such calls");
+    } else {
+      why = absl::StrCat("its calls cannot go wrong like that, want ", sv(wanted(fault)));
+    }
+    lines.push_back(absl::StrCat("the fault ", fault.text(), " did not happen: ", why));
+  }
+  return lines;
 }
 
 std::vector<Fault> FaultInjector::happened() const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +23,13 @@ class FaultInjector {
  public:
   struct Call {
     int rank;
-    std::string_view group;  // empty: a store
-    std::string_view op;
+    std::string_view group;         // empty: a store
+    std::string_view op;            // as DistError::op() names it
+    std::string_view base_op = op;  // of which it is a kind: a recv_any is a recv
     int64_t seq = -1;
     bool sends = false;
+    bool reads = false;   // its first input is memory of the host
+    bool writes = false;  // its first output is
   };
 
   // `crash` tells the world that a rank failed, and why.
@@ -39,14 +43,22 @@ class FaultInjector {
   // The faults that happened so far, each with the number of its call among all of its rank's: as a plan, they happen
   // again.
   std::vector<Fault> happened() const;
+  // A line for each fault of the plan that could not happen in the run so far, with the reason: no call was the one that
+  // it names, or none like that can go wrong in this way. None for faults that the schedule chooses.
+  std::vector<std::string> missed() const;
 
  private:
+  struct Matched {
+    std::vector<int64_t> calls;  // [rank]
+    bool due = false;            // has been, once
+  };
   const FaultPlan plan_;
   Scheduler* const scheduler_;
   const std::function<void(int, const std::string&)> crash_;
   mutable RankMutex mu_;
-  std::vector<int64_t> calls_ ABSL_GUARDED_BY(mu_);                 // [rank]
-  std::vector<std::vector<int64_t>> matched_ ABSL_GUARDED_BY(mu_);  // [fault of the plan][rank]
+  std::vector<int64_t> calls_ ABSL_GUARDED_BY(mu_);              // [rank]
+  std::vector<Matched> matched_ ABSL_GUARDED_BY(mu_);            // [fault of the plan]
+  std::set<std::string, std::less<>> ops_ ABSL_GUARDED_BY(mu_);  // of all calls
   std::vector<Fault> happened_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -340,14 +340,20 @@ class ScheduleTree::Races {
 
   // Whether the step, before it passed, has looked at something that other tasks change. The wait could have begun with
   // that look before the condition became true, which no reversal of races tries: the look is hidden behind the pass.
+  // What the step has awaited of the same object came before the look in any case.
   bool looked_at_changing() {
     for (int o = tree_.ops_begin(step_); tree_.record_.ops()[static_cast<size_t>(o)].what != What::kPass; ++o) {
       const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
       if (op.what == What::kRead && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
-          writer_of(op.object) != kNobody)
+          writer_of(op.object) != kNobody && !awaits(op.object))
         return true;
     }
     return false;
+  }
+  bool awaits(uint64_t object) const {
+    bool found = false;
+    for_ops([&](const StepRecord::Op& op) { found |= op.what == What::kAwait && op.object == object; });
+    return found;
   }
   // The task that writes to the object in this run, or one of several.
   int writer_of(uint64_t object) {

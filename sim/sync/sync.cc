@@ -306,9 +306,10 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
     if (waiter.notified) {
       const Task* const task = Task::current();
+      const Told told(waiter.object);
       // At its deadline the wait might have ended first.
-      if (task != nullptr && deadline.at_ns <= task->scheduler->now_ns()) Told(object_).read();
-      Told(waiter.object).await();
+      if (task != nullptr && deadline.at_ns <= task->scheduler->now_ns()) told.read();
+      told.await();
     } else {
       Told(object_).write();
       unlink(&waiter);
@@ -329,7 +330,9 @@ bool CondVarState::notify_first() {
   Waiter* const waiter = first_;
   Told(object_).write();
   if (waiter == nullptr) return false;
-  Told(waiter->object).signal();
+  const Told told(waiter->object);
+  told.write();
+  told.signal();
   first_ = waiter->next;
   waiter->notified = true;
   waiter->woken.notify_one();

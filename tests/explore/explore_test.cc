@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -377,6 +378,45 @@ TEST(ExploreOnFibersTest, FindsAProgramThatDoesNotRepeatItself) {
   EXPECT_THAT(report.text(), AllOf(HasSubstr("found by default order in its run 2"),
                                    HasSubstr("step 2: the first run ends, the other goes on: rank 0 at store add"),
                                    Not(HasSubstr("what happened"))));
+}
+
+TEST(ExploreOnFibersTest, VerifiesANotificationAtTheDeadlineOfItsWait) {
+  struct Shared {
+    Mutex mu;
+    CondVar changed;
+    bool set = false;
+  };
+  const WorldLocal<Shared> all("shared");
+  std::set<bool> seen;
+  const ExploreReport report = explore({.world = fibers(2)}, [&](RankContext& rank) {
+    const std::shared_ptr<Shared> shared = all.get(rank.world());
+    if (rank.rank() == 0) {
+      const MutexLock lock(&shared->mu);
+      seen.insert(shared->changed.wait_for(&shared->mu, absl::Milliseconds(5), [&] { return shared->set; }));
+      return;
+    }
+    rank.sleep_for(absl::Milliseconds(5));
+    const MutexLock lock(&shared->mu);
+    shared->set = true;
+    shared->changed.notify_one();
+  });
+  EXPECT_TRUE(report.verified) << report.text();
+  EXPECT_THAT(seen, ElementsAre(false, true));
+}
+
+TEST(ExploreOnFibersTest, FindsAHookThatThrowsInOneSchedule) {
+  const auto program = [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.world().at_end([&store = rank.store()] {
+        if (store.get("last") == "1") throw std::runtime_error("rank 1 was last");
+      });
+    }
+    rank.store().set("last", absl::StrCat(rank.rank()));
+  };
+  const ExploreOptions options = {.world = fibers(2), .checks = {.store_keys = false}};
+  const ExploreReport report = explore(options, program);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("a hook of at_end() threw: rank 1 was last"));
 }
 
 TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {

@@ -144,6 +144,71 @@ TEST_P(FaultTest, CorruptOutputsAreThoseOfOneRank) {
   EXPECT_NE(sums[2], 3);
 }
 
+TEST_P(FaultTest, ACorruptCoalescedCallIsThatOfItsFirstPartWithATensor) {
+  for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
+    std::vector<std::vector<float>> got(2);
+    const RunReport report =
+        run(2, {{.kind = Kind::kCorrupt, .rank = 0, .op = "coalesced", .when = when}}, [&](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          std::vector<float> none;
+          const std::vector<float> sent = {10.0F + static_cast<float>(rank.rank())};
+          std::vector<float>& received = got[static_cast<size_t>(rank.rank())] = {0};
+          pg->start_coalescing();
+          (void)pg->send(none, 1 - rank.rank(), 1);
+          (void)pg->recv(none, 1 - rank.rank(), 1);
+          (void)pg->send(sent, 1 - rank.rank());
+          (void)pg->recv(received, 1 - rank.rank());
+          pg->end_coalescing().wait();
+          EXPECT_EQ(sent[0], 10.0F + static_cast<float>(rank.rank())) << "the caller's own numbers stay";
+        });
+    EXPECT_TRUE(report.ok()) << report.text();
+    EXPECT_EQ(report.faults.size(), 1u);
+    EXPECT_EQ(got[0][0] != 11, when == When::kAfter);
+    EXPECT_EQ(got[1][0] != 10, when != When::kAfter);
+  }
+}
+
+TEST_P(FaultTest, WhatHasNoSuchTensorIsNotCorruptedAndTheReportSaysSo) {
+  const FaultPlan faults = {{.kind = Kind::kCorrupt, .op = "recv"},
+                            {.kind = Kind::kCorrupt, .op = "send", .when = When::kAfter}};
+  const RunReport report = run(2, faults, pass_on);
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_TRUE(report.faults.empty());
+  EXPECT_THAT(
+      report.notes,
+      ElementsAre("the fault corrupt@op=recv did not happen: its calls cannot go wrong like that, want a call of a "
+                  "group with an input in memory of the host",
+                  "the fault corrupt@op=send,when=after did not happen: its calls cannot go wrong like that, want "
+                  "a call of a group with an output in memory of the host"));
+}
+
+TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
+  const FaultPlan faults = {{.kind = Kind::kCrash, .op = "all_redcue"},
+                            {.kind = Kind::kCrash, .op = "all_reduce", .nth = 3},
+                            {.kind = Kind::kDrop, .op = "all_reduce"},
+                            {.kind = Kind::kCrash, .rank = 1, .op = "all_redcue", .maybe = true}};
+  const RunReport report = run(2, faults, reduce_twice);
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(
+      report.notes,
+      ElementsAre("the fault crash@op=all_redcue did not happen: no call was its own; there were all_reduce",
+                  "the fault crash@op=all_reduce,nth=3 did not happen: no rank made more than 2 such calls",
+                  "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send"));
+  EXPECT_THAT(report.text(), HasSubstr("note: the fault crash@op=all_redcue did not happen"));
+}
+
+TEST_P(FaultTest, ARecvOfAnySenderIsNamedAsInItsErrors) {
+  for (const char* const op : {"recv_any", "recv"}) {
+    const RunReport report = run(2, {{.kind = Kind::kCrash, .op = op}}, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      rank.rank() == 0 ? pg->send(x, 1).wait() : pg->recv_any(x).wait();
+    });
+    EXPECT_THAT(report.text(),
+                HasSubstr("rank 1 failed: group 0, recv_any: the rank crashed (injected, before the call)"));
+  }
+}
+
 // A stream still knows the work, whose handle has gone.
 TEST_P(FaultTest, ACallWithAFaultBehindItFreesItsOutputWithItsHandle) {
   const FaultPlan faults = {{.kind = Kind::kCorrupt, .rank = 1, .seq = 1, .when = When::kAfter}};
