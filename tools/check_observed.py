@@ -52,6 +52,7 @@ UNOBSERVED = {
     ("WorldState", "after_"): "set when all has ended",
     ("WorldState", "poison_"): BEFORE_THE_RUN,
     ("WorldState", "late_completion_"): BEFORE_THE_RUN,
+    ("WorldState", "blocked_streams_"): "a search vouches for nothing that a device does",
     ("WorldState", "uses_device_"): "a search vouches for nothing that a device does",
     ("WorldState", "rooted_each_"): "the same in all runs of a search, whoever asks first",
     ("WorldState", "scheduler_"): BEFORE_THE_RUN,

@@ -1,7 +1,7 @@
 #pragma once
 
-// The differences between versions of torch, in one place. Compiled against 2.11 and 2.13. A later Backend.hpp calls these
-// methods all_gather_single and the like, and forwards to the names below as long as those are what a backend
+// The differences between versions of torch, in one place. Compiled against 2.11 and 2.13. A later Backend.hpp calls
+// these methods all_gather_single and the like, and forwards to the names below as long as those are what a backend
 // overrides.
 
 #include <torch/version.h>

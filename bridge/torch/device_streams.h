@@ -25,7 +25,7 @@ namespace rankloom::bridge {
 
 // Lets the calls of the rank's world use memory of a device: use_cuda(), or a test's.
 using UseDevice = std::function<void(RankContext& rank, int device)>;
-// What has to be done before a stream is blocked, for so many ranks: prepare_cuda().
+// Makes, while no stream is blocked, all that so many ranks need of a device later: internal::cuda::prepare().
 using PrepareDevice = std::function<void(int device, int ranks)>;
 
 // `use` null, as where the bridge was built without CUDA: tensors on devices go through memory of the host. Called

@@ -16,6 +16,7 @@
 #include "collectives/cuda/launch.h"
 #include "collectives/cuda/launch_count.h"
 #include "collectives/cuda/plan_tables.h"
+#include "collectives/cuda/prepare.h"
 #include "collectives/cuda/stream_pool.h"
 #include "collectives/streams/device_runtime.h"
 #include "rankloom/cuda.h"
@@ -37,9 +38,9 @@ using cuda::DeviceScope;
 using cuda::LaunchTable;
 using cuda::to_status;
 
-// Streams share queues of the hardware, 8 by default, in which a wait holds up what other streams put behind it: 8 ranks
-// that ran ahead, each on a stream, hung on an H200 with 8, and did not with 32. Read by CUDA when it is first used; before
-// main(), since others may read the environment later.
+// Streams share queues of the hardware, 8 by default, in which a wait holds up what other streams put behind it: 8
+// ranks that ran ahead, each on a stream, hung on an H200 with 8, and did not with 32. CUDA reads the variable when it
+// is first used. Set before main(), since others may read the environment later.
 [[gnu::constructor]] void ask_for_queues() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
 
 constexpr int kMaxDevices = 128;
@@ -160,8 +161,8 @@ class CudaLane final : public DeviceDriver::Lane {
     return to_status(cuda::launch_fetch(scratch_, seen, size, stream_), "launch of fetch");
   }
 
-  // To `wanted` bytes. The lane is idle, so nothing uses the old memory; that of the host stays all the same, since to free it
-  // is to wait for all streams of the device.
+  // To `wanted` bytes. The lane is idle, so nothing uses the old memory; that of the host stays all the same, since to
+  // free it is to wait for all streams of the device.
   absl::Status grow(size_t wanted) {
     if (scratch_ != nullptr) (void)cudaFreeAsync(scratch_, stream_);
     scratch_ = staging_ = nullptr;
@@ -333,8 +334,8 @@ absl::Status prepared(int device, int ranks) {
 
 }  // namespace
 
-void prepare_cuda(int device, int ranks) {
-  throw_if_error(prepared(device, ranks), {.rank = -1, .group = {}, .op = "prepare_cuda"});
+void internal::cuda::prepare(int device, int ranks) {
+  throw_if_error(prepared(device, ranks), {.rank = -1, .group = {}, .op = "use_cuda"});
 }
 
 void use_cuda(RankContext& rank, int device) {

@@ -18,9 +18,9 @@ namespace rankloom::internal {
 
 // All that rankloom asks of a kind of device: CUDA's runtime, or a test's. Handles are the device's own, opaque here.
 // Errors: CollectiveError with the device's words.
-// Blocking: a device may make whoever asks for something new (an event, a word, a lane) wait for streams that are blocked,
-// and meanwhile everybody else who calls it. So no lock of a pool is held in a call of the device, fill() makes in
-// advance what is taken later, and a thread that lets streams go on calls nothing but give_wait().
+// Blocking: a device may make a caller that asks for something new (an event, a word, a lane) wait for streams that are
+// blocked, and meanwhile everybody else who calls it. So no lock of a pool is held in a call of the device, fill()
+// makes in advance all that is taken later, and a thread that lets streams go on calls nothing but give_wait().
 // Thread-safety: all methods.
 class DeviceDriver {
  public:

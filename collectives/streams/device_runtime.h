@@ -123,7 +123,7 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
   int device_ = 0;
   Site site_;
   absl::AnyInvocable<void(const absl::Status&)> done_;
-  // What is to be submitted; written by launch(), then the submitting thread's own.
+  // The plan, and the events before it; written by launch(), then the submitting thread's own.
   std::optional<KernelPlan> plan_;
   std::vector<std::shared_ptr<const RecordedEvent>> after_;
   // Guarded by the runtime's mutex.
@@ -137,10 +137,10 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
 // of their ends, and the gates at which streams wait.
 //
 // Nothing that the device gets from here waits for a gate: a launch behind one is submitted when the gate is open. Else
-// it could stand before others in a queue of the hardware, which streams share. And a device that is asked for something
-// new may wait for blocked streams (DeviceDriver), so gates are opened by host writes, by threads that never call it:
-// whoever ends the work, and one thread (the opener) for deadlines and the ends of launches. Another one (the submitter)
-// makes the calls that came too late for the rank that asked.
+// it could stand before others in a queue of the hardware, which streams share. And a device that is asked for
+// something new may wait for blocked streams (DeviceDriver), so gates are opened by host writes, by threads that never
+// call it: those that end works, and one (the opener) for deadlines and the ends of launches. Another one (the
+// submitter) makes the calls that came too late for the rank that asked.
 //
 //
 // Ends of launches come when the device is done, in real time, and are steps of the world's schedule from there on: a
@@ -210,7 +210,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   static void on_host(void* launch);
   void opener_main();
   void submitter_main();
-  // By the submitter: what is due. Returns when to come again at the latest.
+  // By the submitter: submits all that are due. Returns when to come again at the latest.
   int64_t submit_waiting();
   void look_at_health();
   // For the opener to end.

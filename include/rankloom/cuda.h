@@ -13,13 +13,9 @@ namespace internal {
 class DeviceStream;
 }  // namespace internal
 
-// Loads the kernels of `device` into this process and makes what waits of `ranks` ranks need there, unless that was done:
-// CUDA may have all of that wait for streams that are blocked, so it should happen while none is. use_cuda() does it.
-// Errors: DistError(CollectiveError) if there is no such device or no driver. Thread-safety: any thread.
-void prepare_cuda(int device = 0, int ranks = 1);
-
 // Lets calls of the world of `rank` use CUDA memory and streams. CudaStream and CudaTensor do it themselves; a program
-// with device memory of other origin calls it before its first such call, on every rank or on any.
+// with device memory of other origin calls it before its first such call, on every rank or on any. The first
+// time in a process it loads the kernels of `device`, which should happen while no stream of it is blocked.
 // Errors: DistError(CollectiveError) if there is no such device or no driver.
 void use_cuda(RankContext& rank, int device = 0);
 

@@ -43,8 +43,8 @@ class FaultInjector {
   // The faults that happened so far, each with the number of its call among all of its rank's: as a plan, they happen
   // again.
   std::vector<Fault> happened() const;
-  // A line for each fault of the plan that could not happen in the run so far, with the reason: no call was the one that
-  // it names, or none like that can go wrong in this way. None for faults that the schedule chooses.
+  // A line for each fault of the plan that could not happen in the run so far, with the reason: no call was the one
+  // that it names, or none like that can go wrong in this way. None for faults that the schedule chooses.
   std::vector<std::string> missed() const;
 
  private:

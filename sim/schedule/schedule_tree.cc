@@ -340,7 +340,7 @@ class ScheduleTree::Races {
 
   // Whether the step, before it passed, has looked at something that other tasks change. The wait could have begun with
   // that look before the condition became true, which no reversal of races tries: the look is hidden behind the pass.
-  // What the step has awaited of the same object came before the look in any case.
+  // A write that the step has awaited, of the same object, came before the look in any case.
   bool looked_at_changing() {
     for (int o = tree_.ops_begin(step_); tree_.record_.ops()[static_cast<size_t>(o)].what != What::kPass; ++o) {
       const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
