@@ -40,10 +40,14 @@ void set_use_device(UseDevice use, PrepareDevice prepare) {
   prepare_device_of_calls() = std::move(prepare);
 }
 
-void prepare_device(int ranks) {
+void prepare_device() {
   const c10::Device device(c10::kCUDA, 0);
   if (prepare_device_of_calls() == nullptr || !at::globalContext().hasCUDA() || !calls_reach(device)) return;
-  if (at::detail::getCUDAHooks().hasPrimaryContext(device.index())) prepare_device_of_calls()(device.index(), ranks);
+  if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return;
+  try {
+    prepare_device_of_calls()(device.index());
+  } catch (const DistError&) {  // a group for tensors of the host needs none
+  }
 }
 
 bool calls_reach(c10::Device device) {

@@ -25,15 +25,15 @@ namespace rankloom::bridge {
 
 // Lets the calls of the rank's world use memory of a device: use_cuda(), or a test's.
 using UseDevice = std::function<void(RankContext& rank, int device)>;
-// Makes, while no stream is blocked, all that so many ranks need of a device later: internal::cuda::prepare().
-using PrepareDevice = std::function<void(int device, int ranks)>;
+// Makes, while no stream is blocked, what ranks need of a device later: internal::cuda::prepare().
+using PrepareDevice = std::function<void(int device)>;
 
 // `use` null, as where the bridge was built without CUDA: tensors on devices go through memory of the host. Called
 // before there are ranks.
 void set_use_device(UseDevice use, PrepareDevice prepare = nullptr);
 
-// Prepares the device whose tensors calls will take, if the process uses CUDA by now. Errors: as of PrepareDevice.
-void prepare_device(int ranks);
+// Prepares the device whose tensors calls will take, if the process uses CUDA by now. A failure is left to the first call.
+void prepare_device();
 
 // Whether calls take the tensors of a device as they are. Not where there are several: ranks of a program for several
 // GPUs have one each, and the tensors of all members of a call have to be on one.

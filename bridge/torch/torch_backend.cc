@@ -55,7 +55,7 @@ TorchBackend::TorchBackend(std::shared_ptr<Job> job, std::shared_ptr<ProcessGrou
       fake_(job_ == nullptr),
       record_(std::move(record)),
       who_(record_ != nullptr ? absl::StrCat("rank ", group_->global_rank(), ", group ", label_of(*group_)) : "") {
-  if (job_ != nullptr) prepare_device(group_->size());  // before the program can have blocked a stream
+  if (job_ != nullptr) prepare_device();  // most programs have blocked no stream yet
 }
 
 TorchBackend::~TorchBackend() = default;

@@ -40,7 +40,7 @@ using cuda::to_status;
 
 // Streams share queues of the hardware, 8 by default, in which a wait holds up what other streams put behind it: 8
 // ranks that ran ahead, each on a stream, hung on an H200 with 8, and did not with 32. CUDA reads the variable when it
-// is first used. Set before main(), since others may read the environment later.
+// is first used. Set when the program or library is loaded: others may read the environment later.
 [[gnu::constructor]] void ask_for_queues() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
 
 constexpr int kMaxDevices = 128;
@@ -325,24 +325,39 @@ std::string cuda_missing() {
 
 namespace {
 
-absl::Status prepared(int device, int ranks) {
+absl::Status prepared(int device) {
   static const std::string missing = cuda_missing();
-  if (!missing.empty()) return make_error(ErrorKind::kCollectiveError, missing);
-  if (absl::Status ready = the_driver()->prepare(device); !ready.ok()) return ready;
-  return cuda::reserve_streams(device, ranks + 1);  // one a rank, and that of tensors
+  return missing.empty() ? the_driver()->prepare(device) : make_error(ErrorKind::kCollectiveError, missing);
+}
+
+// The streams that a world is likely to take: made by the first of its ranks while the others wait, since a rank that
+// goes on may block one.
+struct ReservedStreams {
+  absl::Status status;
+};
+
+absl::Status reserved(WorldState& world, int device) {
+  const auto reserve = [&] {
+    return std::make_shared<ReservedStreams>(cuda::reserve_streams(device, 2 * world.size() + 1));
+  };
+  return world.shared<ReservedStreams>(absl::StrCat("cuda streams ", device), reserve, WorldState::Maker::kSame)
+      ->status;
 }
 
 }  // namespace
 
-void internal::cuda::prepare(int device, int ranks) {
-  throw_if_error(prepared(device, ranks), {.rank = -1, .group = {}, .op = "use_cuda"});
+void internal::cuda::prepare(int device) {
+  throw_if_error(prepared(device), {.rank = -1, .group = {}, .op = "use_cuda"});
 }
 
 void use_cuda(RankContext& rank, int device) {
-  if (const absl::Status ready = prepared(device, rank.world_size()); !ready.ok()) {
+  WorldState& world = state_of(rank).world();
+  absl::Status ready = prepared(device);
+  if (ready.ok()) ready = reserved(world, device);
+  if (!ready.ok()) {
     throw_dist_error(prefixed(ready, "rank ", rank.rank(), ": "), {.rank = rank.rank(), .group = {}, .op = "use_cuda"});
   }
-  use_device(state_of(rank).world(), the_driver());
+  use_device(world, the_driver());
 }
 
 }  // namespace rankloom

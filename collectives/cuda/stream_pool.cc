@@ -25,27 +25,21 @@ absl::StatusOr<cudaStream_t> make_stream(int device) {
 class StreamPool {
  public:
   absl::Status reserve(int device, int count) {
-    if (has(device, count)) return absl::OkStatus();
-    // Others that reserve wait until all are made: who goes on may block a stream, and a device may make none then.
-    OrderedMutexLock making(&making_);
-    while (!has(device, count)) {
+    while (idle(device) < static_cast<size_t>(count)) {
       const absl::StatusOr<cudaStream_t> made = make_stream(device);
       if (!made.ok()) return made.status();
-      OrderedMutexLock lock(&mu_);
-      PerDevice& mine = devices_[device];
-      mine.idle.push_back(*made);
-      ++mine.made;
+      give(device, *made);
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<cudaStream_t> take(int device) {
-    // A few: those that were given with work in them come last.
-    for (int tried = 0; tried < 4; ++tried) {
+    // Each once: some may have been given with work in them that is not done.
+    for (size_t tries = idle(device); tries > 0; --tries) {
       cudaStream_t stream = nullptr;
       {
         OrderedMutexLock lock(&mu_);
-        std::deque<cudaStream_t>& idle = devices_[device].idle;
+        std::deque<cudaStream_t>& idle = idle_[device];
         if (idle.empty()) break;
         stream = idle.front();
         idle.pop_front();
@@ -61,22 +55,17 @@ class StreamPool {
 
   void give(int device, cudaStream_t stream) {
     OrderedMutexLock lock(&mu_);
-    devices_[device].idle.push_back(stream);
+    idle_[device].push_back(stream);
   }
 
  private:
-  struct PerDevice {
-    std::deque<cudaStream_t> idle;  // or with work in them still
-    int made = 0;                   // in advance
-  };
-  bool has(int device, int count) {
+  size_t idle(int device) {
     OrderedMutexLock lock(&mu_);
-    return devices_[device].made >= count;
+    return idle_[device].size();
   }
 
-  OrderedMutex making_{LockLevel::kStreamMaking};
   OrderedMutex mu_{LockLevel::kStreamPool};
-  std::map<int, PerDevice> devices_ ABSL_GUARDED_BY(mu_);
+  std::map<int, std::deque<cudaStream_t>> idle_ ABSL_GUARDED_BY(mu_);  // or with work in them still
 };
 
 // Never destroyed, since the device may use its streams until the process ends.

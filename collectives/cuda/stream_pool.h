@@ -11,7 +11,7 @@ namespace rankloom::internal::cuda {
 // may wait for those that are blocked, and every other call of the device for it (40 at once, on an H200).
 // Errors: CollectiveError with CUDA's words. Thread-safety: all functions.
 
-// From now on `count` streams can be taken without making any.
+// Makes streams, if fewer than `count` are idle.
 absl::Status reserve_streams(int device, int count);
 absl::StatusOr<cudaStream_t> take_stream(int device);
 // Given while it still has work, the stream is taken again once that is done.

@@ -48,8 +48,10 @@ CollectiveCall* corruptible(CollectiveCall& call, When when) {
     return !tensors.empty() && on_host(tensors[0]);
   };
   if (has_bytes(call)) return &call;
-  const auto part = std::find_if(call.parts.begin(), call.parts.end(), has_bytes);
-  return part != call.parts.end() ? &*part : nullptr;
+  if (call.parts.empty()) return nullptr;
+  std::vector<CollectiveCall>& parts = call.parts.mutable_get();
+  const auto part = std::find_if(parts.begin(), parts.end(), has_bytes);
+  return part != parts.end() ? &*part : nullptr;
 }
 
 // A tensor of our own with the same numbers, that flips together with its call.

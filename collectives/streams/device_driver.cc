@@ -91,26 +91,29 @@ void DeviceDriver::give_wait(int device, const Wait& wait) {
   pool(device).given.push_back(wait);
 }
 
-absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> DeviceDriver::take_lane(int device) {
+absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> DeviceDriver::take_lane(int device, bool ready) {
   {
     OrderedMutexLock lock(&mu_);
     Pool& mine = pool(device);
+    const bool none = mine.lanes.empty() && mine.lanes_made == kLanes;
+    if (none || (!ready && mine.lanes_waiting == kLanes / 2)) return nullptr;
+    if (!ready) ++mine.lanes_waiting;
     if (!mine.lanes.empty()) {
       std::shared_ptr<Lane> lane = std::move(mine.lanes.back());
       mine.lanes.pop_back();
       return lane;
     }
-    if (mine.lanes_made == kLanes) return nullptr;
     ++mine.lanes_made;
   }
   absl::StatusOr<std::shared_ptr<Lane>> made = make_lane(device);
-  if (!made.ok()) give_lane(device, nullptr);
+  if (!made.ok()) give_lane(device, nullptr, ready);
   return made;
 }
 
-void DeviceDriver::give_lane(int device, std::shared_ptr<Lane> lane) {
+void DeviceDriver::give_lane(int device, std::shared_ptr<Lane> lane, bool ready) {
   OrderedMutexLock lock(&mu_);
   Pool& mine = pool(device);
+  if (!ready) --mine.lanes_waiting;
   if (lane == nullptr) {
     --mine.lanes_made;
   } else {
@@ -121,12 +124,12 @@ void DeviceDriver::give_lane(int device, std::shared_ptr<Lane> lane) {
 absl::Status DeviceDriver::fill(int device) {
   std::vector<std::shared_ptr<Lane>> lanes;
   while (lanes.size() < kLanes) {
-    absl::StatusOr<std::shared_ptr<Lane>> lane = take_lane(device);
+    absl::StatusOr<std::shared_ptr<Lane>> lane = take_lane(device, /*ready=*/true);
     if (!lane.ok()) return lane.status();
     if (*lane == nullptr) break;
     lanes.push_back(*std::move(lane));
   }
-  for (std::shared_ptr<Lane>& lane : lanes) give_lane(device, std::move(lane));
+  for (std::shared_ptr<Lane>& lane : lanes) give_lane(device, std::move(lane), /*ready=*/true);
   for (int i = 0; i < kEvents; ++i) {
     absl::StatusOr<EventHandle> event = make_event(device);
     if (!event.ok()) return event.status();

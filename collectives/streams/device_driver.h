@@ -20,7 +20,8 @@ namespace rankloom::internal {
 // Errors: CollectiveError with the device's words.
 // Blocking: a device may make a caller that asks for something new (an event, a word, a lane) wait for streams that are
 // blocked, and meanwhile everybody else who calls it. So no lock of a pool is held in a call of the device, fill()
-// makes in advance all that is taken later, and a thread that lets streams go on calls nothing but give_wait().
+// makes in advance as many as most worlds take, and the functions that give back call no device, so that a thread that
+// lets streams go on may call them.
 // Thread-safety: all methods.
 class DeviceDriver {
  public:
@@ -71,10 +72,11 @@ class DeviceDriver {
   void give_wait(int device, const Wait& wait);
   absl::StatusOr<EventHandle> take_event(int device);
   void give_event(int device, EventHandle event);
-  // Null: as many are in use as there may be, kLanes of a device.
-  absl::StatusOr<std::shared_ptr<Lane>> take_lane(int device);
-  // Null: of one that failed, and is not to be used again.
-  void give_lane(int device, std::shared_ptr<Lane> lane);
+  // Null: as many are in use as there may be, kLanes of a device. `ready`: for work that the device can do at once. Half
+  // of the lanes are for such work, so that one comes back in any case.
+  absl::StatusOr<std::shared_ptr<Lane>> take_lane(int device, bool ready);
+  // Null: of one that failed, and is not to be used again. `ready` as it was taken.
+  void give_lane(int device, std::shared_ptr<Lane> lane, bool ready);
 
   // So many of each are there before a stream is blocked: fill() makes them.
   static constexpr int kLanes = 16;
@@ -93,7 +95,8 @@ class DeviceDriver {
     std::vector<ControlWord*> words;
     std::deque<Wait> given;  // back, oldest first
     std::vector<std::shared_ptr<Lane>> lanes;
-    int lanes_made = 0;  // and not lost
+    int lanes_made = 0;     // and not lost
+    int lanes_waiting = 0;  // taken for work that is not ready
   };
   absl::StatusOr<ControlWord*> take_word(int device);
   Pool& pool(int device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

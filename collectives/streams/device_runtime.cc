@@ -23,6 +23,10 @@ constexpr int64_t kHealthNs = 100'000'000;
 // How often a lane is asked for while all are in use.
 constexpr int64_t kLaneNs = 1'000'000;
 
+absl::Status end_of_world() {
+  return make_error(ErrorKind::kAborted, "the world ended while the stream waited for a work");
+}
+
 // A rank that waits for a mark: in reports, for the ranks that could end what the stream is blocked on.
 class MarkWait final : public WorkState, public WaitsFor {
  public:
@@ -151,16 +155,26 @@ absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, 
   launch->plan_ = std::move(plan);
   absl::Status started = start(launch, after);
   if (!started.ok()) {
-    launch->done_ = nullptr;
+    launch->done_ = nullptr;  // nobody has ended it
     launch->off_device.store(true, std::memory_order_release);
   }
   return started;
 }
 
-void DeviceRuntime::await_device(const DeviceLaunch& launch) {
+void DeviceRuntime::await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds) {
   if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
+  bool ends = false;
+  if (unwinds) {
+    OrderedMutexLock lock(&mu_);
+    ends = launch->gates_ > 0;
+    if (ends) {
+      launch->gates_ = 0;  // opened later, they submit nothing
+      fail_launch(launch, make_error(ErrorKind::kAborted, "an exception unwound a rank of the call"));
+    }
+  }
   WaitTurns turns;
-  while (!launch.off_device.load(std::memory_order_acquire) && launch.closed.load(std::memory_order_acquire) == 0) {
+  while (!launch->off_device.load(std::memory_order_acquire) &&
+         (ends || launch->closed.load(std::memory_order_acquire) == 0)) {
     if (on_this_thread_ == this) (void)take_turn();  // the end of a launch let go of what waits for another one
     turns.next();
   }
@@ -184,6 +198,7 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
   for (const DeviceMark* const mark : after) launch->after_.push_back(mark->event());
   {
     OrderedMutexLock lock(&mu_);
+    if (stop_) return make_error(ErrorKind::kAborted, "the world has ended");
     std::vector<const DeviceGate*> closed;
     int closed_for_good = 0;  // but for a rank that opens them
     for (const DeviceMark* const mark : after) {
@@ -203,10 +218,13 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
     if (!closed.empty()) return absl::OkStatus();
     if (!waiting_.empty()) {
       waiting_.push_back(launch);
+      submit_parker_.unpark();
       return absl::OkStatus();
     }
   }
-  absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane = driver_->take_lane(launch->device_);
+  const absl::StatusOr<bool> ready = is_ready(*launch);
+  absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane =
+      ready.ok() ? driver_->take_lane(launch->device_, *ready) : ready.status();
   if (lane.ok() && *lane == nullptr) {
     {
       OrderedMutexLock lock(&mu_);
@@ -215,26 +233,33 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
     submit_parker_.unpark();
     return absl::OkStatus();
   }
-  absl::Status submitted = lane.ok() ? submit(launch, *std::move(lane)) : lane.status();
+  absl::Status submitted = lane.ok() ? submit(launch, *std::move(lane), *ready) : lane.status();
   if (submitted.ok()) return submitted;
   std::unique_ptr<World::OutsideWaker> waker;
   OrderedMutexLock lock(&mu_);
+  if (std::exchange(launch->finished_, true)) return absl::OkStatus();  // ended by the opener, which saw a failure, too
   std::erase(launches_, launch);
-  launch->finished_ = true;
   waker = std::move(launch->waker_);
+  parker_.unpark();  // at the world's end the opener waits for the last launch
   return submitted;
 }
 
+absl::StatusOr<bool> DeviceRuntime::is_ready(const DeviceLaunch& launch) const {
+  for (const std::shared_ptr<const RecordedEvent>& event : launch.after_) {
+    const absl::StatusOr<bool> passed = driver_->passed(event->handle());
+    if (!passed.ok() || !*passed) return passed;
+  }
+  return true;
+}
+
 absl::Status DeviceRuntime::submit(const std::shared_ptr<DeviceLaunch>& launch,
-                                   std::shared_ptr<DeviceDriver::Lane> lane) {
+                                   std::shared_ptr<DeviceDriver::Lane> lane, bool ready) {
   const std::vector<std::shared_ptr<const RecordedEvent>> after = std::move(launch->after_);
   std::optional<KernelPlan> plan = std::move(launch->plan_);
   launch->plan_.reset();
   const auto given = [&]() -> absl::Status {
     for (const std::shared_ptr<const RecordedEvent>& event : after) {
-      const absl::StatusOr<bool> passed = driver_->passed(event->handle());
-      if (!passed.ok()) return passed.status();
-      if (*passed) continue;
+      if (ready) break;
       if (absl::Status waits = lane->wait_event(event->handle()); !waits.ok()) return waits;
     }
     return plan.has_value() ? lane->run(*plan) : absl::OkStatus();
@@ -244,15 +269,18 @@ absl::Status DeviceRuntime::submit(const std::shared_ptr<DeviceLaunch>& launch,
     {
       OrderedMutexLock lock(&mu_);
       launch->lane_ = lane;
+      launch->ready_ = ready;
     }
     status = lane->call_host(&on_host, launch.get());
+    if (status.ok()) return status;
+    OrderedMutexLock lock(&mu_);
+    if (launch->lane_ == nullptr) return status;  // ended by the opener, which has seen to the lane
+    launch->lane_ = nullptr;
   }
-  if (status.ok()) return status;
   // A lane in which something failed is not used again; and what it has, the device may still do.
   OrderedMutexLock lock(&mu_);
-  launch->lane_ = nullptr;
   lost_.push_back({.launch = launch, .lane = std::move(lane)});
-  driver_->give_lane(launch->device_, nullptr);
+  driver_->give_lane(launch->device_, nullptr, ready);
   return status;
 }
 
@@ -266,13 +294,12 @@ void DeviceRuntime::on_host(void* launch) {
 }
 
 void DeviceRuntime::fail_launch(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status) {
-  OrderedMutexLock lock(&mu_);
   ended_.push_back({.launch = launch, .status = status});
   parker_.unpark();
 }
 
 void DeviceRuntime::start_threads() {
-  if (opener_.joinable()) return;
+  if (std::exchange(threads_, true)) return;
   opener_ = std::thread([this] { opener_main(); });
   submitter_ = std::thread([this] { submitter_main(); });
 }
@@ -301,26 +328,29 @@ void DeviceRuntime::submitter_main() {
 }
 
 int64_t DeviceRuntime::submit_waiting() {
-  for (;;) {
-    std::shared_ptr<DeviceLaunch> launch;
-    {
-      OrderedMutexLock lock(&mu_);
-      if (waiting_.empty()) return Deadline::kNever;
-      launch = waiting_.front();
-    }
+  std::vector<std::shared_ptr<DeviceLaunch>> waiting;
+  {
+    OrderedMutexLock lock(&mu_);
+    waiting = waiting_;
+  }
+  bool all = true;
+  for (const std::shared_ptr<DeviceLaunch>& launch : waiting) {
     absl::Status submitted = scheduler_.abort_cause();
     if (submitted.ok()) {
-      absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane = driver_->take_lane(launch->device_);
-      // All that lanes have goes on by itself, so one comes back; perhaps one that another world uses.
-      if (lane.ok() && *lane == nullptr) return monotonic_ns() + kLaneNs;
-      submitted = lane.ok() ? submit(launch, *std::move(lane)) : lane.status();
+      const absl::StatusOr<bool> ready = is_ready(*launch);
+      absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane =
+          ready.ok() ? driver_->take_lane(launch->device_, *ready) : ready.status();
+      if (lane.ok() && *lane == nullptr) {
+        all = false;
+        continue;
+      }
+      submitted = lane.ok() ? submit(launch, *std::move(lane), *ready) : lane.status();
     }
-    {
-      OrderedMutexLock lock(&mu_);
-      waiting_.pop_front();
-    }
+    OrderedMutexLock lock(&mu_);
+    std::erase(waiting_, launch);
     if (!submitted.ok()) fail_launch(launch, submitted);
   }
+  return all ? Deadline::kNever : monotonic_ns() + kLaneNs;
 }
 
 void DeviceRuntime::look_at_health() {
@@ -335,7 +365,10 @@ void DeviceRuntime::look_at_health() {
     }
   }
   for (const auto& [launch, lane] : silent) {
-    if (const absl::Status health = lane->health(); !health.ok()) fail_launch(launch, health);
+    const absl::Status health = lane->health();
+    if (health.ok()) continue;
+    OrderedMutexLock lock(&mu_);
+    fail_launch(launch, health);
   }
 }
 
@@ -372,10 +405,10 @@ void DeviceRuntime::end(const std::shared_ptr<DeviceLaunch>& launch, const absl:
     if (std::exchange(launch->finished_, true)) return;
     std::shared_ptr<DeviceDriver::Lane> lane = std::move(launch->lane_);
     if (status.ok()) {
-      driver_->give_lane(launch->device_, std::move(lane));
+      driver_->give_lane(launch->device_, std::move(lane), launch->ready_);
     } else if (lane != nullptr) {
       lost_.push_back({.launch = launch, .lane = std::move(lane)});
-      driver_->give_lane(launch->device_, nullptr);
+      driver_->give_lane(launch->device_, nullptr, launch->ready_);
     }
     if (!waiting_.empty()) submit_parker_.unpark();
   }
@@ -431,8 +464,10 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
     wait->word->released.store(1, std::memory_order_release);  // the stream has the word for good
     return marked;
   }
+  bool ended = false;
   {
     OrderedMutexLock lock(&mu_);
+    ended = stop_;
     gate->awaited = work;
     gate->held = std::move(held);
     gates_.push_back(gate);
@@ -443,6 +478,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   }
   work->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
   if (scheduler_.aborted()) open(gate, scheduler_.abort_cause(), OpenedBy::kEnd);
+  if (ended) open(gate, end_of_world(), OpenedBy::kEnd);
   return gate;
 }
 
@@ -461,9 +497,10 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
           make_error(ErrorKind::kTimeout, gate->stream->who(), "the device gave up waiting for a work: ", gate->text));
     }
     gate->open.store(true, std::memory_order_release);
+    gate->wait.word->released.store(1, std::memory_order_release);
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {
       const std::shared_ptr<DeviceLaunch> launch = weak.lock();
-      if (launch == nullptr || launch->finished_) continue;
+      if (launch == nullptr || launch->finished_ || launch->gates_ == 0) continue;
       if (!gate->strong && launch->closed.fetch_sub(1, std::memory_order_acq_rel) == 1)
         launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
       if (--launch->gates_ > 0) continue;
@@ -474,7 +511,6 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     awaited.swap(gate->awaited);
     held.swap(gate->held);
   }
-  gate->wait.word->released.store(1, std::memory_order_release);
   driver_->give_wait(gate->device, gate->wait);
   if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
@@ -564,26 +600,21 @@ void DeviceRuntime::open_all(const absl::Status& cause) {
 }
 
 void DeviceRuntime::finish() {
-  open_all(make_error(ErrorKind::kAborted, "the world ended while the stream waited for a work"));
-  std::thread opener;
-  std::thread submitter;
+  open_all(end_of_world());
   {
     OrderedMutexLock lock(&mu_);
     stop_ = true;
-    opener.swap(opener_);
-    submitter.swap(submitter_);
+    if (!threads_ || stop_submits_) return;
   }
-  if (!opener.joinable()) return;
+  open_all(end_of_world());  // those closed since
   parker_.unpark();
-  opener.join();  // hears of all launches
+  opener_.join();  // hears of all launches
   {
     OrderedMutexLock lock(&mu_);
     stop_submits_ = true;
   }
   submit_parker_.unpark();
-  submitter.join();
-  OrderedMutexLock lock(&mu_);
-  stop_submits_ = false;  // of a launch that comes later, which the destructor waits for
+  submitter_.join();
 }
 
 }  // namespace rankloom::internal

@@ -127,9 +127,10 @@ struct DeviceLaunch : std::enable_shared_from_this<DeviceLaunch> {
   std::optional<KernelPlan> plan_;
   std::vector<std::shared_ptr<const RecordedEvent>> after_;
   // Guarded by the runtime's mutex.
-  std::shared_ptr<DeviceDriver::Lane> lane_;  // null: not submitted, or over
-  int gates_ = 0;                             // closed ones before it
-  bool finished_ = false;
+  std::shared_ptr<DeviceDriver::Lane> lane_;    // null: not submitted, or over
+  int gates_ = 0;                               // closed ones before it
+  bool ready_ = false;                          // as its lane was taken
+  bool finished_ = false;                       // or about to be, without the device
   std::unique_ptr<World::OutsideWaker> waker_;  // while the device can go on by itself
 };
 
@@ -168,9 +169,10 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // step of `rank`. An error: `done` will not be called.
   absl::Status launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
                       std::optional<KernelPlan> plan, absl::Span<const DeviceMark* const> after, Done done);
-  // Until the device is through with it, unless that takes a rank that opens a gate. No scheduling point: destructors
-  // come here.
-  void await_device(const DeviceLaunch& launch);
+  // Until the device is through with it, unless that takes a rank that opens a gate. `unwinds`: the memory of the launch
+  // goes, so that one which is still behind a gate ends with an error instead. No scheduling point: destructors come
+  // here.
+  void await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds);
 
   // Makes a stream wait for a work that is not done, and hold `held` until then. `timeout` infinite: the world's
   // default, which no report counts on.
@@ -205,8 +207,11 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   // Now, if no closed gate is before it, else once it is.
   absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, absl::Span<const DeviceMark* const> after);
+  // Whether the device has passed all marks before it.
+  absl::StatusOr<bool> is_ready(const DeviceLaunch& launch) const;
   // Gives it to the device. An error: nobody will hear of its end.
-  absl::Status submit(const std::shared_ptr<DeviceLaunch>& launch, std::shared_ptr<DeviceDriver::Lane> lane);
+  absl::Status submit(const std::shared_ptr<DeviceLaunch>& launch, std::shared_ptr<DeviceDriver::Lane> lane,
+                      bool ready);
   static void on_host(void* launch);
   void opener_main();
   void submitter_main();
@@ -214,7 +219,8 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   int64_t submit_waiting();
   void look_at_health();
   // For the opener to end.
-  void fail_launch(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
+  void fail_launch(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void start_threads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void end(const std::shared_ptr<DeviceLaunch>& launch, const absl::Status& status);
   // By the opener, also while it ends a launch: ends those that the device has done or lost, opens gates whose time is
@@ -233,10 +239,10 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   Parker parker_;         // of the opener
   Parker submit_parker_;  // of the submitter
 
-  mutable OrderedMutex mu_{LockLevel::kDeviceRuntime};                   // never held in a callback or in the driver
-  std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);  // those that are closed
+  mutable OrderedMutex mu_{LockLevel::kDeviceRuntime};  // never held in a callback, or where the device is called
+  std::vector<std::shared_ptr<DeviceGate>> gates_ ABSL_GUARDED_BY(mu_);       // those that are closed
   std::vector<std::shared_ptr<DeviceLaunch>> launches_ ABSL_GUARDED_BY(mu_);  // launches whose end was not reported
-  std::deque<std::shared_ptr<DeviceLaunch>> waiting_ ABSL_GUARDED_BY(mu_);    // those to be submitted, in their order
+  std::vector<std::shared_ptr<DeviceLaunch>> waiting_ ABSL_GUARDED_BY(mu_);   // those to be submitted, oldest first
   struct Ended {
     std::shared_ptr<DeviceLaunch> launch;
     absl::Status status;
@@ -251,8 +257,10 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
     std::shared_ptr<DeviceDriver::Lane> lane;
   };
   std::vector<Lost> lost_ ABSL_GUARDED_BY(mu_);
-  std::thread opener_ ABSL_GUARDED_BY(mu_);
-  std::thread submitter_ ABSL_GUARDED_BY(mu_);
+  // Begun at most once; joined at the end, after which nothing is launched.
+  std::thread opener_;
+  std::thread submitter_;
+  bool threads_ ABSL_GUARDED_BY(mu_) = false;       // there are both
   bool stop_ ABSL_GUARDED_BY(mu_) = false;          // the opener
   bool stop_submits_ ABSL_GUARDED_BY(mu_) = false;  // the submitter, after it
 };

@@ -160,6 +160,9 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   if (other == nullptr || &other->runtime()->driver() != &runtime_->driver()) {
     check(invalid_argument("the event is one of another kind of stream, want one of this kind of device"), kWhat, code);
   }
+  if (other->runtime() != runtime_) {
+    check(invalid_argument("the event is one of another world, want one of a stream of this world"), kWhat, code);
+  }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
   check(runtime_->driver().wait_event(handle_, other->event()->handle()), kWhat, code);

@@ -675,7 +675,7 @@ Mailbox::TakenOut Mailbox::take_out(Inbox& inbox, Message& message, const Withdr
   return out;
 }
 
-void Mailbox::await_move(Inbox& inbox, const Message& message) {
+void Mailbox::await_move(Inbox& inbox, const Message& message, bool unwinds) {
   std::shared_ptr<DeviceLaunch> launch;
   const auto look = [&] {
     ObservedMutexLock lock(&inbox.mu);
@@ -685,7 +685,7 @@ void Mailbox::await_move(Inbox& inbox, const Message& message) {
   // No scheduling point: what takes the message back is one step.
   WaitTurns turns;
   for (look(); launch == nullptr && !message.is_over(); look()) turns.next();
-  if (launch != nullptr) DeviceRuntime::of(world_)->await_device(*launch);
+  if (launch != nullptr) DeviceRuntime::of(world_)->await_device(launch, unwinds);
 }
 
 bool Mailbox::withdraw(Message& message, const Withdrawal& why, const absl::Status& ended) {
@@ -694,7 +694,7 @@ bool Mailbox::withdraw(Message& message, const Withdrawal& why, const absl::Stat
   if (inbox != nullptr) {
     out = take_out(*inbox, message, why);
     if (out.moves) {
-      await_move(*inbox, message);
+      await_move(*inbox, message, why.why == Withdrawal::Why::kUnwinding);
       return false;
     }
   }

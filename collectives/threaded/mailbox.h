@@ -180,7 +180,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
 
   TakenOut take_out(Inbox& inbox, Message& message, const Withdrawal& why);
   // Waits until a message that is taken is done, for as long as a copy takes.
-  void await_move(Inbox& inbox, const Message& message);
+  void await_move(Inbox& inbox, const Message& message, bool unwinds);
   // For look_at_unwound().
   void remember_unwound(const Message& message, const absl::Status& cause);
   Inbox& inbox_of(int destination);

@@ -913,7 +913,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why, const ab
       if (slot != nullptr && slot->states[rank].get() == &state) launch = slot->launch;
     }
     if (launch != nullptr) {
-      DeviceRuntime::of(world_)->await_device(*launch);
+      DeviceRuntime::of(world_)->await_device(launch, why.why == Why::kUnwinding);
       return false;
     }
     turns.next();

@@ -31,7 +31,6 @@ enum class LockLevel : uint8_t {
   kDeviceStream,    // the waits that a stream of a device was given
   kDeviceCode,      // the devices whose code is loaded
   kDevicePools,     // events and words that a device driver keeps
-  kStreamMaking,    // the making of a device's streams in advance
   kStreamPool,      // the streams of a device that are used again
   kMpi,             // calls of MPI, and what of this process waits for other processes
   kSync,            // Mutex, CondVar, Latch and Watched of rank programs

@@ -126,6 +126,44 @@ TEST_P(DeviceTest, RanksRunAheadOfTheDeviceByManyCalls) {
   });
 }
 
+TEST_P(DeviceTest, CallsThatWaitForOtherStreamsLeaveLanesForThoseThatDoNot) {
+  constexpr int kRanks = 2 * DeviceDriver::kLanes + 4;
+  std::vector<std::vector<float>> x(kRanks);
+  std::vector<std::vector<float>> y(kRanks);
+  run(kRanks, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto pair = pg->split_group(rank.rank() / 2);
+    FakeDeviceStream a(rank, driver(), "a");
+    FakeDeviceStream b(rank, driver(), "b");
+    std::vector<float>& all = x[static_cast<size_t>(rank.rank())] = {static_cast<float>(rank.rank())};
+    std::vector<float>& two = y[static_cast<size_t>(rank.rank())] = {static_cast<float>(rank.rank())};
+    if (rank.rank() < 2) rank.store().wait({"all in pairs"});
+    (void)pg->all_reduce(on_device(all), ReduceOp::kMax, {.stream = &a});
+    // As a program of the user's own: rankloom does not see it.
+    const absl::StatusOr<DeviceDriver::EventHandle> event = driver().take_event(/*device=*/0);
+    ASSERT_TRUE(event.ok());
+    ASSERT_TRUE(driver().record(*event, a.handle()).ok());
+    ASSERT_TRUE(driver().wait_event(b.handle(), *event).ok());
+    (void)pair->all_reduce(on_device(two), ReduceOp::kMax, {.stream = &b});
+    if (rank.rank() >= 2 && rank.store().add("called", 1) == kRanks - 2) rank.store().set("all in pairs", "1");
+    b.synchronize();
+    EXPECT_THAT(all, ElementsAre(kRanks - 1));
+    EXPECT_THAT(two, ElementsAre(rank.rank() / 2 * 2 + 1));
+  });
+}
+
+TEST_P(DeviceTest, AnEventOfAnotherWorldIsRefused) {
+  Stream::Event event;
+  run(1, [&](RankContext& rank) { event = FakeDeviceStream(rank, driver(), "first").record(); });
+  run(1, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver(), "second");
+    EXPECT_THAT(
+        error_of([&] { stream.wait_event(event); }),
+        HasSubstr("InvalidArgument: rank 0, stream second: wait_event: the event is one of another world, want one "
+                  "of a stream of this world"));
+  });
+}
+
 TEST_P(DeviceTest, DeadlinesEndWaitsThoughTheDeviceMakesSomethingNewMeanwhile) {
   driver().become_strict();
   run(3, [&](RankContext& rank) {
