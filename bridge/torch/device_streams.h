@@ -32,7 +32,8 @@ using PrepareDevice = std::function<void(int device)>;
 // before there are ranks.
 void set_use_device(UseDevice use, PrepareDevice prepare = nullptr);
 
-// Prepares the device whose tensors calls will take, if the process uses CUDA by now. A failure is left to the first call.
+// Prepares the device whose tensors calls will take, if the process uses CUDA by now. A failure is left to the first
+// call.
 void prepare_device();
 
 // Whether calls take the tensors of a device as they are. Not where there are several: ranks of a program for several

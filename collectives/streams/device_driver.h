@@ -72,8 +72,8 @@ class DeviceDriver {
   void give_wait(int device, const Wait& wait);
   absl::StatusOr<EventHandle> take_event(int device);
   void give_event(int device, EventHandle event);
-  // Null: as many are in use as there may be, kLanes of a device. `ready`: for work that the device can do at once. Half
-  // of the lanes are for such work, so that one comes back in any case.
+  // Null: as many are in use as there may be, kLanes of a device. `ready`: for work that the device can do at once.
+  // Half of the lanes are for such work, so that one comes back in any case.
   absl::StatusOr<std::shared_ptr<Lane>> take_lane(int device, bool ready);
   // Null: of one that failed, and is not to be used again. `ready` as it was taken.
   void give_lane(int device, std::shared_ptr<Lane> lane, bool ready);

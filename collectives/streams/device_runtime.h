@@ -169,9 +169,9 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // step of `rank`. An error: `done` will not be called.
   absl::Status launch(const std::shared_ptr<DeviceLaunch>& launch, int rank, int device, const Site& site,
                       std::optional<KernelPlan> plan, absl::Span<const DeviceMark* const> after, Done done);
-  // Until the device is through with it, unless that takes a rank that opens a gate. `unwinds`: the memory of the launch
-  // goes, so that one which is still behind a gate ends with an error instead. No scheduling point: destructors come
-  // here.
+  // Until the device is through with it, unless that takes a rank that opens a gate. `unwinds`: the memory of the
+  // launch goes, so that one which is still behind a gate ends with an error instead. No scheduling point: destructors
+  // come here.
   void await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds);
 
   // Makes a stream wait for a work that is not done, and hold `held` until then. `timeout` infinite: the world's
