@@ -654,7 +654,7 @@ def share_worlds() -> None:
         def comms(self: Any) -> Any:
             return vars(self._get_world()).setdefault("comms", [])
 
-        multi_threaded_pg.ThreadLocalWorld.comms = property(comms)
+        multi_threaded_pg.ThreadLocalWorld.comms = property(comms)  # type: ignore[assignment,method-assign]
 
 
 class _Worlds:
