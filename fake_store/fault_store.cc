@@ -20,11 +20,13 @@ absl::StatusOr<StoreReply> FaultStore::execute(const StoreCall& call) {
   // A store's operation takes effect at one instant: there is no inside.
   for (const Fault& fault : faults) {
     if (fault.when == Fault::When::kAfter) continue;
+    injector_->struck(fault);
     if (absl::Status acted = injector_->act(fault, told, code); !acted.ok()) return acted;
   }
   absl::StatusOr<StoreReply> reply = store_->execute(call);
   for (const Fault& fault : faults) {
     if (fault.when != Fault::When::kAfter) continue;
+    injector_->struck(fault);
     if (absl::Status acted = injector_->act(fault, told, code); !acted.ok()) return acted;
   }
   return reply;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "harness/coloured_failures.h"
@@ -355,7 +356,10 @@ std::string for_this_test(std::string command) {
     const bool is_word = at == 0 || (at != std::string::npos && kept[at - 1] == ' ');
     if (is_word && std::string_view(test->name()).ends_with(other)) kept.erase(at, named.size());
   }
-  return absl::StrCat(kept, " --gtest_filter=", test->test_suite_name(), ".", test->name());
+  // GTEST_ALSO_RUN_DISABLED_TESTS of the environment is not in the command.
+  constexpr std::string_view kDisabled = " --gtest_also_run_disabled_tests";
+  const bool asked = GTEST_FLAG_GET(also_run_disabled_tests) && !absl::StrContains(kept, sv(kDisabled));
+  return absl::StrCat(kept, asked ? sv(kDisabled) : "", " --gtest_filter=", test->test_suite_name(), ".", test->name());
 }
 
 }  // namespace rankloom::internal

@@ -651,13 +651,16 @@ bool WorldState::all_ended() const {
 
 void WorldState::run_end_hooks() {
   const AfterRanks after(options_.stall);
-  std::map<int64_t, std::function<void()>> hooks;
-  {
-    ObservedMutexLock lock(&mu_);
-    lock.apart();  // after all steps
-    hooks.swap(end_hooks_);
+  for (;;) {  // a hook may leave another one
+    std::map<int64_t, std::function<void()>> hooks;
+    {
+      ObservedMutexLock lock(&mu_);
+      lock.apart();  // after all steps
+      hooks.swap(end_hooks_);
+    }
+    if (hooks.empty()) return;
+    for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
   }
-  for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
 }
 
 std::string WorldState::rerun_line() const {

@@ -41,10 +41,15 @@ bool on_host(const TensorView& tensor) {
   return tensor.bytes() > 0 && tensor.device().kind == Device::Kind::kCpu && tensor.data() != nullptr;
 }
 
-// The call, or the first of its parts, with a tensor that a bit can be flipped in; null: none has.
-CollectiveCall* corruptible(CollectiveCall& call, When when) {
-  const auto has_bytes = [when](const CollectiveCall& one) {
-    const auto& tensors = when == When::kAfter ? one.outputs : one.inputs;
+// The tensors that member `rank` gives: the root of a broadcast has them as outputs.
+const TensorList& given_by(const CollectiveCall& call, int rank) {
+  return call.inputs.empty() && only_gives(call, rank) ? call.outputs : call.inputs;
+}
+
+// The call of member `rank`, or the first of its parts, with a tensor that a bit can be flipped in; null: none has.
+CollectiveCall* corruptible(CollectiveCall& call, int rank, When when) {
+  const auto has_bytes = [rank, when](const CollectiveCall& one) {
+    const TensorList& tensors = when == When::kAfter ? one.outputs : given_by(one, rank);
     return !tensors.empty() && on_host(tensors[0]);
   };
   if (has_bytes(call)) return &call;
@@ -68,9 +73,10 @@ std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<
                                                                                                std::move(b));
 }
 
-// Flips a bit of the input of a call that has one (`reads`).
-void corrupt_input(CollectiveCall& call) {
-  CollectiveCall& part = *corruptible(call, When::kBefore);
+// Flips a bit of what member `rank` gives to a call that has such a tensor (`reads`).
+void corrupt_input(CollectiveCall& call, int rank) {
+  CollectiveCall& part = *corruptible(call, rank, When::kBefore);
+  if (part.inputs.empty()) return flip_bit(part.outputs[0]);
   const bool in_place = !part.outputs.empty() && overlap(part.inputs[0], part.outputs[0]);
   if (in_place || part.inputs.size() > 1) return flip_bit(part.inputs[0]);
   auto [copy, owner] = copy_of(part.inputs[0]);  // the caller's own numbers stay
@@ -107,9 +113,11 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
     if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
     for (const Fault& fault : std::exchange(faults_, {})) {
+      if (fault.kind == Kind::kCorrupt && !waited.ok()) continue;
+      injector_.struck(fault);
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;
-      if (fault.kind == Kind::kCorrupt && waited.ok() && output_.has_value()) flip_bit(*output_);
+      if (fault.kind == Kind::kCorrupt && output_.has_value()) flip_bit(*output_);
       if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call", code);
     }
     return waited;
@@ -174,14 +182,19 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
                                  .base_op = op_row(call.op).name,
                                  .seq = call.seq,
                                  .sends = call.op == OpType::kSend,
-                                 .reads = corruptible(call, When::kBefore) != nullptr,
-                                 .writes = corruptible(call, When::kAfter) != nullptr};
+                                 .reads = corruptible(call, ProcessGroup::rank(), When::kBefore) != nullptr,
+                                 .writes = corruptible(call, ProcessGroup::rank(), When::kAfter) != nullptr};
   std::vector<Fault> faults = injector_->at(what);
   if (faults.empty()) return inner_->execute(std::move(call));
+  for (const Fault& fault : faults) {
+    if (fault.when != When::kAfter || fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate)
+      injector_->struck(fault);
+  }
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
   std::optional<TensorView> output;
-  if (const CollectiveCall* const part = corruptible(call, When::kAfter); part != nullptr) output = part->outputs[0];
+  if (const CollectiveCall* const part = corruptible(call, ProcessGroup::rank(), When::kAfter); part != nullptr)
+    output = part->outputs[0];
   // A fault may sleep, an abort has scheduling points, and the rank may let go of a call on its stream meanwhile.
   const auto act = [&, gate = call.way.gate](const Fault& fault, std::string_view aborted) {
     const bool kept = gate == nullptr || gate->leave();
@@ -202,7 +215,16 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
     if (absl::Status acted = act(fault, "injected, inside the call"); !acted.ok()) return acted;
   }
   std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
-  if (faults.empty() || WorkState::of(*work) == nullptr) return work;
+  if (WorkState::of(*work) == nullptr) {  // done already
+    for (const Fault& fault : faults) {
+      if (fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate) continue;
+      injector_->struck(fault);
+      if (absl::Status acted = act(fault, "injected, after the call"); !acted.ok()) return acted;
+      if (fault.kind == Kind::kCorrupt) flip_bit(*output);
+    }
+    return work;
+  }
+  if (faults.empty()) return work;
   auto wrapped = std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work),
                                              std::move(faults), injector_, name, group()->name(), seq, inner_, output);
   wrapped->watch();
@@ -217,7 +239,7 @@ absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::
   const bool sends = call.op == OpType::kSend;
   if (sends && asked(Kind::kDrop)) return Work();
   if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside))
-    corrupt_input(call);
+    corrupt_input(call, ProcessGroup::rank());
   if (sends && asked(Kind::kDuplicate)) {
     CollectiveCall again;
     auto [copy, owner] = copy_of(call.inputs[0]);

@@ -32,8 +32,8 @@ class DeviceMesh {
   struct DimName {
     template <typename Text>
     requires std::is_convertible_v<const Text&, std::string_view> DimName(const Text& name,
-                                                                          CodeSite code = CodeSite::here())
-        : text(name), code(code) {}  // NOLINT: implicit
+                                                                          CodeSite site = CodeSite::here())
+        : text(name), code(site) {}  // NOLINT: implicit
     std::string_view text;
     CodeSite code;
   };

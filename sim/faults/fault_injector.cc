@@ -55,10 +55,10 @@ std::string_view wanted(const Fault& fault) {
     case Kind::kDrop:
       return "a send";
     case Kind::kDuplicate:
-      return "a send of memory of the host";
+      return "a send of something in memory of the host";
     case Kind::kCorrupt:
-      return fault.when == When::kAfter ? "a call of a group with an output in memory of the host"
-                                        : "a call of a group with an input in memory of the host";
+      return fault.when == When::kAfter ? "a call of a group that writes to memory of the host"
+                                        : "a call of a group that reads memory of the host";
     case Kind::kAbort:
       return "a call of a group";
     case Kind::kStoreTimeout:
@@ -69,6 +69,17 @@ std::string_view wanted(const Fault& fault) {
       return "any call";
   }
   return "any call";
+}
+
+// The fault, of this one call.
+Fault exactly(Fault fault, int rank, int64_t nth) {
+  fault.rank = rank;
+  fault.group.clear();
+  fault.op.clear();
+  fault.seq = -1;
+  fault.nth = nth;
+  fault.maybe = false;
+  return fault;
 }
 
 }  // namespace
@@ -96,8 +107,8 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
       if (!fits(fault, call)) continue;
       const int64_t matched = ++matched_[i].calls[rank];
       if ((fault.nth >= 0 && fault.nth != matched) || !suits(fault.kind, fault.when, call)) continue;
-      matched_[i].due = true;
       due.push_back(fault);
+      if (!fault.maybe) matched_[i].due.push_back(exactly(fault, call.rank, nth));
     }
   }
   if (plan_.rate() > 0) {
@@ -125,19 +136,13 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
     return fault.maybe &&
            scheduler_->choose(ChoiceKind::kFault, 2, Site{.what = "fault", .group = call.group, .seq = call.seq}) == 0;
   });
-  if (due.empty()) return due;
-  RankMutexLock lock(&mu_);
-  for (Fault& fault : due) {
-    fault.maybe = false;
-    Fault exact = fault;
-    exact.rank = call.rank;
-    exact.group.clear();
-    exact.op.clear();
-    exact.seq = -1;
-    exact.nth = nth;
-    happened_.push_back(std::move(exact));
-  }
+  for (Fault& fault : due) fault = exactly(std::move(fault), call.rank, nth);
   return due;
+}
+
+void FaultInjector::struck(const Fault& fault) {
+  RankMutexLock lock(&mu_);
+  happened_.push_back(fault);
 }
 
 absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite code) {
@@ -183,13 +188,17 @@ std::vector<std::string> FaultInjector::missed() const {
   RankMutexLock lock(&mu_);
   for (size_t i = 0; i < matched_.size(); ++i) {
     const Fault& fault = plan_.faults()[i];
-    if (matched_[i].due || fault.maybe) continue;
+    const std::vector<Fault>& due = matched_[i].due;
+    const auto happened = [this](const Fault& one) { return absl::c_linear_search(happened_, one); };
+    if (fault.maybe || absl::c_any_of(due, happened)) continue;
     const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
     std::string why;
-    if (most == 0) {
-      why = absl::StrCat("no call was its own; there were ", ops_.empty() ? "none" : absl::StrJoin(ops_, ", "));
-    } else if (fault.nth > most) {
-      why = absl::StrCat("no rank made more than ", most, most == 1 ? " such call" : " such calls");
+    if (!due.empty()) {
+      why = "its call failed, or nobody waited for it";
+    } else if (most == 0) {
+      why = absl::StrCat("it fits no call; there were ", ops_.empty() ? "none" : absl::StrJoin(ops_, ", "));
+    } else if (fault.nth == 0 || fault.nth > most) {
+      why = absl::StrCat("it fits no rank's call number ", fault.nth, ", of 1 to ", most);
     } else {
       why = absl::StrCat("its calls cannot go wrong like that, want ", sv(wanted(fault)));
     }

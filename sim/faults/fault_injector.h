@@ -35,8 +35,11 @@ class FaultInjector {
   // `crash` tells the world that a rank failed, and why.
   FaultInjector(FaultPlan plan, Scheduler* scheduler, int ranks, std::function<void(int, const std::string&)> crash);
 
-  // Counts the call and returns what goes wrong in it. May be a scheduling point, for faults that are `maybe`.
+  // Counts the call and returns what goes wrong in it, as faults of that one call of that rank. May be a scheduling
+  // point, for faults that are `maybe`.
   std::vector<Fault> at(const Call& call);
+  // One of these has come to happen.
+  void struck(const Fault& fault);
   // Does what is the same for all calls: crash, hang, delay, and a store's timeout. A crash unwinds the rank. Errors:
   // what the call fails with; for a hang, the cause of the abort that ended it.
   absl::Status act(const Fault& fault, const Call& call, CodeSite code);
@@ -50,7 +53,7 @@ class FaultInjector {
  private:
   struct Matched {
     std::vector<int64_t> calls;  // [rank]
-    bool due = false;            // has been, once
+    std::vector<Fault> due;      // as at() returned them
   };
   const FaultPlan plan_;
   Scheduler* const scheduler_;

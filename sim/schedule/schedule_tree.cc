@@ -338,22 +338,17 @@ class ScheduleTree::Races {
     if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
   }
 
-  // Whether the step, before it passed, has looked at something that other tasks change. The wait could have begun with
-  // that look before the condition became true, which no reversal of races tries: the look is hidden behind the pass.
-  // A write that the step has awaited, of the same object, came before the look in any case.
-  bool looked_at_changing() {
+  // Whether the step, before it passed, has looked at or changed something that other tasks change. The wait could have
+  // begun with that before the condition became true, which no reversal of races tries: it is hidden behind the pass.
+  bool met_changes() {
     for (int o = tree_.ops_begin(step_); tree_.record_.ops()[static_cast<size_t>(o)].what != What::kPass; ++o) {
       const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
-      if (op.what == What::kRead && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
-          writer_of(op.object) != kNobody && !awaits(op.object))
+      const bool accesses = op.what == What::kRead || op.what == What::kCommute || op.what == What::kWrite;
+      if (accesses && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
+          writer_of(op.object) != kNobody)
         return true;
     }
     return false;
-  }
-  bool awaits(uint64_t object) const {
-    bool found = false;
-    for_ops([&](const StepRecord::Op& op) { found |= op.what == What::kAwait && op.object == object; });
-    return found;
   }
   // The task that writes to the object in this run, or one of several.
   int writer_of(uint64_t object) {
@@ -423,7 +418,7 @@ class ScheduleTree::Races {
         if (condition.raise == step_) break;
         meet(condition.lower_before);
         follow(condition.raise);
-        if (looked_at_changing()) tree_.record_.uncovered(kWaitThatLooks);
+        if (met_changes()) tree_.record_.uncovered(kWaitThatLooks);
         break;
       }
       case What::kMiss:

@@ -300,21 +300,25 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
     throw;
   }
   absl::Status status;
+  bool looked = false;  // at what notifiers change
   {
     ObservedMutexLock lock(&mu_);
     status = waiter.woken.await(
         &mu_, [&waiter] { return waiter.notified; }, site, deadline);
     if (waiter.notified) {
       const Task* const task = Task::current();
-      const Told told(waiter.object);
       // At its deadline the wait might have ended first.
-      if (task != nullptr && deadline.at_ns <= task->scheduler->now_ns()) told.read();
-      told.await();
+      looked = task != nullptr && deadline.at_ns <= task->scheduler->now_ns();
+      if (looked) Told(object_).read();
+      Told(waiter.object).await();
     } else {
+      looked = true;
       Told(object_).write();
       unlink(&waiter);
     }
   }
+  // A step of its own: the wait may have ended while others held the mutex, and what follows waits for that.
+  if (looked) point(site);
   // After an abort a task that never lets go may hold the mutex; then this task is without it.
   const absl::Status locked = mu->acquire(code);
   return locked.ok() ? status : locked;
@@ -330,9 +334,7 @@ bool CondVarState::notify_first() {
   Waiter* const waiter = first_;
   Told(object_).write();
   if (waiter == nullptr) return false;
-  const Told told(waiter->object);
-  told.write();
-  told.signal();
+  Told(waiter->object).signal();
   first_ = waiter->next;
   waiter->notified = true;
   waiter->woken.notify_one();

@@ -419,6 +419,14 @@ TEST(ExploreOnFibersTest, FindsAHookThatThrowsInOneSchedule) {
   EXPECT_THAT(report.failure->headline, HasSubstr("a hook of at_end() threw: rank 1 was last"));
 }
 
+TEST(ExploreOnFibersTest, FindsAHookOfAHookThatThrows) {
+  const ExploreReport report = explore({.world = fibers(1)}, [](RankContext& rank) {
+    rank.world().at_end([&world = rank.world()] { world.at_end([] { throw std::runtime_error("inner"); }); });
+  });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("a hook of at_end() threw: inner"));
+}
+
 TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {
   const auto unmatched = [](RankContext& rank) {
     auto pg = init_process_group(rank, {.eager_bytes = 64});
@@ -647,7 +655,7 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
            EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
          }
        },
-       "a store's timeout that ranks set beside waits of others"},
+       "a wait that looks, before it goes on, at what other ranks change, as a store's timeout"},
       // Done at the first look, in the order that comes first.
       {fibers(2),
        [](RankContext& rank) {

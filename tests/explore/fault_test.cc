@@ -177,9 +177,9 @@ TEST_P(FaultTest, WhatHasNoSuchTensorIsNotCorruptedAndTheReportSaysSo) {
   EXPECT_THAT(
       report.notes,
       ElementsAre("the fault corrupt@op=recv did not happen: its calls cannot go wrong like that, want a call of a "
-                  "group with an input in memory of the host",
+                  "group that reads memory of the host",
                   "the fault corrupt@op=send,when=after did not happen: its calls cannot go wrong like that, want "
-                  "a call of a group with an output in memory of the host"));
+                  "a call of a group that writes to memory of the host"));
 }
 
 TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
@@ -191,10 +191,61 @@ TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_THAT(
       report.notes,
-      ElementsAre("the fault crash@op=all_redcue did not happen: no call was its own; there were all_reduce",
-                  "the fault crash@op=all_reduce,nth=3 did not happen: no rank made more than 2 such calls",
+      ElementsAre("the fault crash@op=all_redcue did not happen: it fits no call; there were all_reduce",
+                  "the fault crash@op=all_reduce,nth=3 did not happen: it fits no rank's call number 3, of 1 to 2",
                   "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send"));
   EXPECT_THAT(report.text(), HasSubstr("note: the fault crash@op=all_redcue did not happen"));
+}
+
+TEST_P(FaultTest, TheRootOfABroadcastSendsACorruptBit) {
+  std::vector<float> got(2);
+  const RunReport report = run(2, {{.kind = Kind::kCorrupt, .rank = 0, .op = "broadcast"}}, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {rank.rank() == 0 ? 3.0F : 0.0F};
+    pg->broadcast(x, 0).wait();
+    got[static_cast<size_t>(rank.rank())] = x[0];
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_NE(got[1], 3);
+  EXPECT_EQ(report.faults.size(), 1u);
+}
+
+TEST_P(FaultTest, AFaultBehindACallThatIsDoneAtOnceStrikes) {
+  const FaultPlan crash = {{.kind = Kind::kCrash, .rank = 0, .when = When::kAfter}};
+  const RunReport crashed = run(1, crash, [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+    ADD_FAILURE() << "survived";
+  });
+  EXPECT_THAT(crashed.text(),
+              HasSubstr("rank 0 failed: group 0, all_reduce seq 1: the rank crashed (injected, after the "
+                        "call)"));
+  float seen = 0;
+  const FaultPlan corrupt = {{.kind = Kind::kCorrupt, .rank = 0, .when = When::kAfter}};
+  const RunReport corrupted = run(1, corrupt, [&seen](RankContext& rank) {
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+    seen = x[0];
+  });
+  EXPECT_TRUE(corrupted.ok()) << corrupted.text();
+  EXPECT_NE(seen, 1);
+}
+
+TEST_P(FaultTest, AFaultBehindACallThatNobodyWaitsForDidNotHappen) {
+  const FaultPlan faults = {{.kind = Kind::kCrash, .rank = 0, .op = "all_reduce", .seq = 1, .when = When::kAfter}};
+  const RunReport report = run(2, faults, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto x = std::make_shared<std::vector<float>>(1, 1.0F);
+    (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+    pg->barrier().wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_TRUE(report.faults.empty());
+  EXPECT_THAT(report.notes,
+              ElementsAre("the fault crash@rank=0,op=all_reduce,seq=1,when=after did not happen: its call "
+                          "failed, or nobody waited for it"));
 }
 
 TEST_P(FaultTest, ARecvOfAnySenderIsNamedAsInItsErrors) {

@@ -322,6 +322,24 @@ std::vector<Race> time_races() {
                        const MutexLock lock(&shared.mu);
                        return absl::StrCat(shared.cv.wait_for(&shared.mu, ms(5), [&] { return shared.n > 0; }));
                      }),
+      race_on_shared("a wait that ends at its deadline while another rank holds the mutex", 2,
+                     [](RankContext& rank, Shared& shared) -> std::string {
+                       if (rank.rank() == 0) {
+                         rank.sleep_for(ms(1));
+                         for (int i = 0; i < 2; ++i) {
+                           {
+                             const MutexLock lock(&shared.mu);
+                             ++shared.n;
+                           }
+                           if (i == 0) shared.cv.notify_one();
+                         }
+                         return "";
+                       }
+                       const MutexLock lock(&shared.mu);
+                       int asked = 0;
+                       shared.cv.wait_for(&shared.mu, ms(1), [&] { return ++asked < 0; });
+                       return absl::StrCat(asked, " ", shared.n);
+                     }),
       race("two ranks that sleep for equally long", 2,
            [](RankContext& rank) -> std::string {
              rank.sleep_for(ms(1));

@@ -383,6 +383,16 @@ TEST_P(FailuresTest, DeterministicFailuresSayHowToRunThemAgain) {
                                 HasSubstr("replay it: "), HasSubstr("RANKLOOM_REPLAY=")));
 }
 
+TEST_P(FailuresTest, TheCommandToRunADisabledTestAgainRunsIt) {
+  const bool before = GTEST_FLAG_GET(also_run_disabled_tests);
+  GTEST_FLAG_SET(also_run_disabled_tests, true);  // as by the environment: it stands in no command
+  const auto reports = reports_of(
+      [&] { run_ranks({.world_size = 2, .schedule = Schedule::seeded(7)}, [](RankContext&) { EXPECT_EQ(1, 2); }); });
+  GTEST_FLAG_SET(also_run_disabled_tests, before);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_THAT(reports[0], HasSubstr(" --gtest_also_run_disabled_tests --gtest_filter="));
+}
+
 class ToFailureTest : public MultiThreadedTestCase {};
 INSTANTIATE_TEST_SUITE_P(Engines, ToFailureTest, every_engine(), engine_name);
 
