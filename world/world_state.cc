@@ -614,6 +614,10 @@ std::vector<WorldState::Note> WorldState::failing_notes() const {
   return failing;
 }
 
+std::vector<std::string> WorldState::missed_faults() const {
+  return faults_ != nullptr ? faults_->missed() : std::vector<std::string>();
+}
+
 void WorldState::warn(const std::string& text) {
   note(NoteKind::kWarning, text);
   if (options_.on_warning) {
@@ -778,7 +782,7 @@ RunReport WorldState::report(bool last) {
   }
   RunReport report;
   StuckRun stuck;
-  bool missed_faults = false;
+  bool went_well = false;
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // after all steps
@@ -790,11 +794,11 @@ RunReport WorldState::report(bool last) {
     if (over && first_failed_ < 0 && !scheduler_->aborted()) {
       const std::vector<std::string> unretrieved = unretrieved_notes();
       report.notes.insert(report.notes.end(), unretrieved.begin(), unretrieved.end());
-      missed_faults = faults_ != nullptr;
+      went_well = true;
     }
   }
-  if (missed_faults) {
-    std::vector<std::string> missed = faults_->missed();
+  if (went_well) {
+    std::vector<std::string> missed = missed_faults();
     std::move(missed.begin(), missed.end(), std::back_inserter(report.notes));
   }
   report.cause = scheduler_->abort_cause();

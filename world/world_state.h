@@ -172,6 +172,8 @@ class WorldState : public Kept {
   };
   // The notes that a search takes for failures, in their order, and the errors that no rank asked for.
   std::vector<Note> failing_notes() const;
+  // Lines of the faults that could not happen (FaultInjector::missed()).
+  std::vector<std::string> missed_faults() const;
   // Calls of this world have ended with an error of their own, a Mismatch perhaps, whose text names group and call: a
   // leftover, unless it is retrieved before the run ends. A rank retrieves an error that it has thrown, asks for or has
   // a callback called with; or one with a text that has this one in it, as later calls of the group have.
@@ -303,7 +305,7 @@ class WorldState : public Kept {
   std::string (*rerun_told_)(std::string) = nullptr;
   std::atomic<bool> uses_device_{false};
   std::function<std::string()> blocked_streams_;  // written before uses_device_
-  std::atomic<int> rooted_each_{-1};  // -1: the schedule was not asked yet
+  std::atomic<int> rooted_each_{-1};              // -1: the schedule was not asked yet
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;

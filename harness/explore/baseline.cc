@@ -214,6 +214,11 @@ std::optional<Baseline::Failure> Baseline::make(int64_t* runs, int64_t most) {
   return std::nullopt;
 }
 
+std::vector<std::string> Baseline::missed_faults() const {
+  if (!baseline_outcome_.has_value()) return {};
+  return baseline_outcome_->missed_faults;
+}
+
 Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_ptr<const void> owner) const {
   Outcome outcome;
   const std::shared_ptr<World> made(WorldState::make(std::move(options), hooks).release(),
@@ -230,6 +235,7 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   }
   outcome.report = run_(made, program_, &outcome.failures);
   look_around(world, &outcome);
+  outcome.missed_faults = state_of(world).missed_faults();
   if (!outcome.report.ok()) return outcome;
   if (checks_.leaks) {
     for (const WorldState::Note& note : state_of(world).failing_notes()) {

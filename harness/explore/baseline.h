@@ -41,6 +41,7 @@ struct Outcome {
   std::vector<std::vector<std::string>> groups_made;    // [rank] those it belongs to, in the order of their making
   std::vector<std::vector<std::string>> groups_called;  // [rank] those it calls, in the order of their first calls
   std::vector<std::string> keys;
+  std::vector<std::string> missed_faults;  // of the plan, with the reasons
   std::vector<std::string> values;
 
   bool failed() const { return !report.ok() || !failures.empty(); }
@@ -84,6 +85,8 @@ class Baseline {
   std::string first_trace() const {
     return baseline_outcome_.has_value() ? baseline_outcome_->report.trace.serialize() : std::string();
   }
+  // ExploreReport::missed_faults.
+  std::vector<std::string> missed_faults() const;
   // Another baseline, or none; returns the one before.
   std::optional<Outcome> exchange(std::optional<Outcome> other) {
     return std::exchange(baseline_outcome_, std::move(other));

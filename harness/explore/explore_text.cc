@@ -126,7 +126,8 @@ std::string ExploreReport::summary() const {
   if (failure.has_value())
     return absl::StrCat("a schedule that fails, found by ", failure->strategy, " in its run ", failure->run, ": ",
                         failure->headline);
-  const std::string notes = process_notes.empty() ? "" : absl::StrCat("; ", absl::StrJoin(process_notes, "; "));
+  std::string notes = process_notes.empty() ? "" : absl::StrCat("; ", absl::StrJoin(process_notes, "; "));
+  for (const std::string& missed : missed_faults) absl::StrAppend(&notes, "; in the first run ", missed);
   if (verified) {
     for (const Share& share : shares) {
       if (share.finished) return share_text(share) + notes;
@@ -143,6 +144,7 @@ std::string ExploreReport::text() const {
                                      failure.has_value() ? "a schedule that fails" : "no failure");
   for (const Share& share : shares) absl::StrAppend(&text, "\n  ", share.strategy, ": ", share_text(share));
   for (const std::string& note : process_notes) absl::StrAppend(&text, "\n  ", note);
+  for (const std::string& missed : missed_faults) absl::StrAppend(&text, "\n  in the first run ", missed);
   if (failure.has_value()) absl::StrAppend(&text, "\n", failure_text(*failure));
   return text;
 }

@@ -162,7 +162,10 @@ void Search::run_strategies(const Schedule& asked) {
 
 bool Search::make_baseline() {
   std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs, options_.max_runs);
-  if (!failure.has_value()) return true;
+  if (!failure.has_value()) {
+    report_.missed_faults = baseline_.missed_faults();
+    return true;
+  }
   found("default order", failure->run, failure->world, std::move(failure->outcome), failure->repeats);
   return false;
 }

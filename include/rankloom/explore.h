@@ -118,6 +118,8 @@ struct ExploreReport {
   // Of several processes, a line each: those that died, and whose work others have done; those that could not be
   // started.
   std::vector<std::string> process_notes;
+  // Of the world's faults, a line for each that did not happen in the first run, with the reason.
+  std::vector<std::string> missed_faults;
   // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule
   // fails.
   bool verified = false;

@@ -120,7 +120,7 @@ struct StoreCall {
 
   std::string_view key() const { return keys.empty() ? std::string_view() : keys[0]; }
   std::string_view value() const { return values.empty() ? std::string_view() : values[0]; }
-  const char* name() const;  // "store get", ...: as Fault::op and DistError::op() have it
+  const char* name() const;  // "store get", ...: as Fault::op (but for watch_key) and DistError::op() have it
   bool waits() const;        // may block until something is there
   bool writes() const;       // may change keys, values or queues
 };

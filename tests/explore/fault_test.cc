@@ -442,6 +442,17 @@ TEST(ExploreFaultsOnFibersTest, DrawnFaultsShrinkToTheOneThatMatters) {
   EXPECT_THAT(report.failure->rerun, HasSubstr("RANKLOOM_FAULTS=drop@rank=0,nth="));
 }
 
+TEST(ExploreFaultsOnFibersTest, AFaultThatFitsNoCallIsTold) {
+  ExploreOptions options{.world = {.world_size = 2, .engine = EngineKind::kFibers}};
+  options.world.faults = {{.kind = Kind::kCrash, .op = "barrier"}};
+  const ExploreReport report = explore(options, reduce_twice);
+  EXPECT_TRUE(report.ok()) << report.text();
+  const std::string missed =
+      "in the first run the fault crash@op=barrier did not happen: it fits no call; there were all_reduce";
+  EXPECT_THAT(report.summary(), testing::EndsWith("; " + missed));
+  EXPECT_THAT(report.text(), HasSubstr("\n  " + missed));
+}
+
 TEST(ExploreFaultsOnFibersTest, TheSearchChoosesWhetherAFaultHappens) {
   WorldOptions world = fibers(2);
   world.faults = {{.kind = Kind::kCorrupt, .rank = 0, .op = "all_reduce", .when = When::kAfter, .maybe = true}};
