@@ -94,9 +94,8 @@ std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, 
   const RunReport& report = run.report;
   if (!job.may_fail() && !report.ok()) return absl::StrCat("a job without a fault failed: ", report.text());
   // Of the faults that are drawn some fit no call.
-  const auto wrong =
-      std::find_if(report.notes.begin(), report.notes.end(),
-                   [](const std::string& note) { return !absl::StartsWith(note, "the fault "); });
+  const auto wrong = std::find_if(report.notes.begin(), report.notes.end(),
+                                  [](const std::string& note) { return !absl::StartsWith(note, "the fault "); });
   if (!job.may_fail() && wrong != report.notes.end()) return absl::StrCat("a note: ", *wrong);
   if (report.ok() && !report.cause.ok()) return "the report is ok and has a cause";
   if (!report.ok() && report.text().size() < 20) return absl::StrCat("a report without a text: ", report.text());
