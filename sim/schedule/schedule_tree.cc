@@ -338,13 +338,12 @@ class ScheduleTree::Races {
     if (tree_.clocks_.size() < steps_.size()) tree_.clocks_.resize(steps_.size());
   }
 
-  // Whether the step, before it passed, has looked at or changed something that other tasks change. The wait could have
-  // begun with that before the condition became true, which no reversal of races tries: it is hidden behind the pass.
-  bool met_changes() {
+  // Whether the step, before it passed, has looked at something that other tasks change. The wait could have begun with
+  // that look before the condition became true, which no reversal of races tries: the look is hidden behind the pass.
+  bool looked_at_changing() {
     for (int o = tree_.ops_begin(step_); tree_.record_.ops()[static_cast<size_t>(o)].what != What::kPass; ++o) {
       const StepRecord::Op& op = tree_.record_.ops()[static_cast<size_t>(o)];
-      const bool accesses = op.what == What::kRead || op.what == What::kCommute || op.what == What::kWrite;
-      if (accesses && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
+      if (op.what == What::kRead && writer_of(op.object) != steps_[static_cast<size_t>(step_)].task &&
           writer_of(op.object) != kNobody)
         return true;
     }
@@ -418,7 +417,7 @@ class ScheduleTree::Races {
         if (condition.raise == step_) break;
         meet(condition.lower_before);
         follow(condition.raise);
-        if (met_changes()) tree_.record_.uncovered(kWaitThatLooks);
+        if (looked_at_changing()) tree_.record_.uncovered(kWaitThatLooks);
         break;
       }
       case What::kMiss:

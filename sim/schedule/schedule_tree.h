@@ -19,10 +19,8 @@
 
 namespace rankloom::internal {
 
-// StepRecord::uncovered() of a run with such a wait: one in a store, by the store's own timeout, which another task
-// sets.
-inline constexpr std::string_view kWaitThatLooks =
-    "a wait that looks, before it goes on, at what other ranks change, as a store's timeout";
+// StepRecord::uncovered() of a run with a wait in a store, by the store's own timeout, which another task sets.
+inline constexpr std::string_view kWaitThatLooks = "a store's timeout that ranks set beside waits of others";
 
 // All schedules of a program, one run at a time, depth first: each run follows the last one up to some choice, makes
 // that one differently, and goes on in DefaultOrder.
@@ -32,8 +30,8 @@ inline constexpr std::string_view kWaitThatLooks =
 // traces, but for a task that finds the condition of its wait false: that step may change places with the one that
 // makes the condition true. Where a condition was taken away (StepRecord::lower) before the step that let a waiter go
 // on, the waiter races with the taking: the step in between is what the waiter needs, and cannot come after it.
-// An access of such a step before it finds its condition true is hidden behind the step that made the condition true:
-// to what others change, as a store's timeout, it makes the run uncovered (kWaitThatLooks).
+// A look of such a step, before it finds its condition true, is hidden behind the step that made the condition true:
+// where others change what it looks at, as a store's timeout, the run is told to be uncovered (kWaitThatLooks).
 // A program whose rooted calls are done as the schedule says (ChoiceKind::kRooted) is searched twice: together, then
 // each.
 // Use: while (tree.more()) { run a world of a deterministic schedule with tree.hooks(); tree.advance(); }

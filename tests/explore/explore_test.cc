@@ -655,7 +655,7 @@ TEST(ExploreOnFibersTest, DoesNotVerifyWhatASearchDoesNotReorder) {
            EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
          }
        },
-       "a wait that looks, before it goes on, at what other ranks change, as a store's timeout"},
+       "a store's timeout that ranks set beside waits of others"},
       // Done at the first look, in the order that comes first.
       {fibers(2),
        [](RankContext& rank) {
