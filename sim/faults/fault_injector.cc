@@ -108,7 +108,11 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
       const int64_t matched = ++matched_[i].calls[rank];
       if ((fault.nth >= 0 && fault.nth != matched) || !suits(fault.kind, fault.when, call)) continue;
       due.push_back(fault);
-      if (!fault.maybe) matched_[i].due.push_back(exactly(fault, call.rank, nth));
+      if (fault.maybe) {
+        matched_[i].offered = true;
+      } else {
+        matched_[i].due.push_back(exactly(fault, call.rank, nth));
+      }
     }
   }
   if (plan_.rate() > 0) {
@@ -190,7 +194,7 @@ std::vector<std::string> FaultInjector::missed() const {
     const Fault& fault = plan_.faults()[i];
     const std::vector<Fault>& due = matched_[i].due;
     const auto happened = [this](const Fault& one) { return absl::c_linear_search(happened_, one); };
-    if (fault.maybe || absl::c_any_of(due, happened)) continue;
+    if (matched_[i].offered || absl::c_any_of(due, happened)) continue;
     const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
     std::string why;
     if (!due.empty()) {

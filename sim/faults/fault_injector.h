@@ -47,13 +47,14 @@ class FaultInjector {
   // again.
   std::vector<Fault> happened() const;
   // A line for each fault of the plan that could not happen in the run so far, with the reason: no call was the one
-  // that it names, or none like that can go wrong in this way. None for faults that the schedule chooses.
+  // that it names, or none like that can go wrong in this way. None for faults that the schedule could choose.
   std::vector<std::string> missed() const;
 
  private:
   struct Matched {
     std::vector<int64_t> calls;  // [rank]
     std::vector<Fault> due;      // as at() returned them
+    bool offered = false;        // to the schedule, which chooses
   };
   const FaultPlan plan_;
   Scheduler* const scheduler_;

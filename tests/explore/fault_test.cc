@@ -186,14 +186,16 @@ TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
   const FaultPlan faults = {{.kind = Kind::kCrash, .op = "all_redcue"},
                             {.kind = Kind::kCrash, .op = "all_reduce", .nth = 3},
                             {.kind = Kind::kDrop, .op = "all_reduce"},
-                            {.kind = Kind::kCrash, .rank = 1, .op = "all_redcue", .maybe = true}};
+                            {.kind = Kind::kCrash, .rank = 1, .op = "barrier", .maybe = true},
+                            {.kind = Kind::kDelay, .op = "all_reduce", .maybe = true}};
   const RunReport report = run(2, faults, reduce_twice);
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_THAT(
       report.notes,
       ElementsAre("the fault crash@op=all_redcue did not happen: it fits no call; there were all_reduce",
                   "the fault crash@op=all_reduce,nth=3 did not happen: it fits no rank's call number 3, of 1 to 2",
-                  "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send"));
+                  "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send",
+                  "the fault crash@rank=1,op=barrier,maybe=true did not happen: it fits no call; there were all_reduce"));
   EXPECT_THAT(report.text(), HasSubstr("note: the fault crash@op=all_redcue did not happen"));
 }
 
