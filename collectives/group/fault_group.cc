@@ -100,7 +100,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         group_(std::move(group)),
         seq_(seq),
         aborts_(std::move(aborts)),
-        output_(output) {
+        output_(std::move(output)) {
     holds_owners(true);  // by the inner work
     ends_with_whole();   // which is told of its end before it is done
     owns_record(inner_->own_record());
@@ -225,8 +225,9 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
     return work;
   }
   if (faults.empty()) return work;
-  auto wrapped = std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work),
-                                             std::move(faults), injector_, name, group()->name(), seq, inner_, output);
+  auto wrapped =
+      std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work), std::move(faults),
+                                  injector_, name, group()->name(), seq, inner_, std::move(output));
   wrapped->watch();
   return WorkState::handle(std::move(wrapped));
 }

@@ -233,7 +233,7 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
     submit_parker_.unpark();
     return absl::OkStatus();
   }
-  absl::Status submitted = lane.ok() ? submit(launch, *std::move(lane), *ready) : lane.status();
+  absl::Status submitted = lane.ok() ? submit(launch, *lane, *ready) : lane.status();
   if (submitted.ok()) return submitted;
   std::unique_ptr<World::OutsideWaker> waker;
   OrderedMutexLock lock(&mu_);
@@ -344,7 +344,7 @@ int64_t DeviceRuntime::submit_waiting() {
         all = false;
         continue;
       }
-      submitted = lane.ok() ? submit(launch, *std::move(lane), *ready) : lane.status();
+      submitted = lane.ok() ? submit(launch, *lane, *ready) : lane.status();
     }
     OrderedMutexLock lock(&mu_);
     std::erase(waiting_, launch);

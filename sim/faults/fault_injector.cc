@@ -190,10 +190,11 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
 std::vector<std::string> FaultInjector::missed() const {
   std::vector<std::string> lines;
   RankMutexLock lock(&mu_);
+  const std::vector<Fault>& all = happened_;
   for (size_t i = 0; i < matched_.size(); ++i) {
     const Fault& fault = plan_.faults()[i];
     const std::vector<Fault>& due = matched_[i].due;
-    const auto happened = [this](const Fault& one) { return absl::c_linear_search(happened_, one); };
+    const auto happened = [&all](const Fault& one) { return absl::c_linear_search(all, one); };
     if (matched_[i].offered || absl::c_any_of(due, happened)) continue;
     const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
     std::string why;

@@ -192,10 +192,11 @@ TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
   EXPECT_TRUE(report.ok()) << report.text();
   EXPECT_THAT(
       report.notes,
-      ElementsAre("the fault crash@op=all_redcue did not happen: it fits no call; there were all_reduce",
-                  "the fault crash@op=all_reduce,nth=3 did not happen: it fits no rank's call number 3, of 1 to 2",
-                  "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send",
-                  "the fault crash@rank=1,op=barrier,maybe=true did not happen: it fits no call; there were all_reduce"));
+      ElementsAre(
+          "the fault crash@op=all_redcue did not happen: it fits no call; there were all_reduce",
+          "the fault crash@op=all_reduce,nth=3 did not happen: it fits no rank's call number 3, of 1 to 2",
+          "the fault drop@op=all_reduce did not happen: its calls cannot go wrong like that, want a send",
+          "the fault crash@rank=1,op=barrier,maybe=true did not happen: it fits no call; there were all_reduce"));
   EXPECT_THAT(report.text(), HasSubstr("note: the fault crash@op=all_redcue did not happen"));
 }
 
