@@ -190,7 +190,7 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
 std::vector<std::string> FaultInjector::missed() const {
   std::vector<std::string> lines;
   RankMutexLock lock(&mu_);
-  const std::vector<Fault>& all = happened_;
+  const std::vector<Fault> all = happened_;
   for (size_t i = 0; i < matched_.size(); ++i) {
     const Fault& fault = plan_.faults()[i];
     const std::vector<Fault>& due = matched_[i].due;
