@@ -655,7 +655,9 @@ bool WorldState::all_ended() const {
 
 void WorldState::run_end_hooks() {
   const AfterRanks after(options_.stall);
-  for (;;) {  // a hook may leave another one
+  // A hook may leave another one; one that always does would keep the world from its end.
+  constexpr int kMostRounds = 100;
+  for (int round = 0;; ++round) {
     std::map<int64_t, std::function<void()>> hooks;
     {
       ObservedMutexLock lock(&mu_);
@@ -663,6 +665,10 @@ void WorldState::run_end_hooks() {
       hooks.swap(end_hooks_);
     }
     if (hooks.empty()) return;
+    if (round == kMostRounds) {
+      return note(NoteKind::kHook, absl::StrCat("hooks of at_end() left others ", kMostRounds,
+                                                " times, one after the other; the last did not run"));
+    }
     for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
   }
 }

@@ -222,10 +222,9 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
       return absl::OkStatus();
     }
   }
-  const absl::StatusOr<bool> ready = is_ready(*launch);
-  absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane =
-      ready.ok() ? driver_->take_lane(launch->device_, *ready) : ready.status();
-  if (lane.ok() && *lane == nullptr) {
+  const absl::StatusOr<bool> submitted = try_submit(launch);
+  if (submitted.ok() && *submitted) return absl::OkStatus();
+  if (submitted.ok()) {
     {
       OrderedMutexLock lock(&mu_);
       waiting_.push_back(launch);
@@ -233,15 +232,13 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
     submit_parker_.unpark();
     return absl::OkStatus();
   }
-  absl::Status submitted = lane.ok() ? submit(launch, *lane, *ready) : lane.status();
-  if (submitted.ok()) return submitted;
   std::unique_ptr<World::OutsideWaker> waker;
   OrderedMutexLock lock(&mu_);
   if (std::exchange(launch->finished_, true)) return absl::OkStatus();  // ended by the opener, which saw a failure, too
   std::erase(launches_, launch);
   waker = std::move(launch->waker_);
   parker_.unpark();  // at the world's end the opener waits for the last launch
-  return submitted;
+  return submitted.status();
 }
 
 absl::StatusOr<bool> DeviceRuntime::is_ready(const DeviceLaunch& launch) const {
@@ -249,6 +246,16 @@ absl::StatusOr<bool> DeviceRuntime::is_ready(const DeviceLaunch& launch) const {
     const absl::StatusOr<bool> passed = driver_->passed(event->handle());
     if (!passed.ok() || !*passed) return passed;
   }
+  return true;
+}
+
+absl::StatusOr<bool> DeviceRuntime::try_submit(const std::shared_ptr<DeviceLaunch>& launch) {
+  const absl::StatusOr<bool> ready = is_ready(*launch);
+  if (!ready.ok()) return ready.status();
+  const absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane = driver_->take_lane(launch->device_, *ready);
+  if (!lane.ok()) return lane.status();
+  if (*lane == nullptr) return false;
+  if (absl::Status submitted = submit(launch, *lane, *ready); !submitted.ok()) return submitted;
   return true;
 }
 
@@ -337,14 +344,12 @@ int64_t DeviceRuntime::submit_waiting() {
   for (const std::shared_ptr<DeviceLaunch>& launch : waiting) {
     absl::Status submitted = scheduler_.abort_cause();
     if (submitted.ok()) {
-      const absl::StatusOr<bool> ready = is_ready(*launch);
-      absl::StatusOr<std::shared_ptr<DeviceDriver::Lane>> lane =
-          ready.ok() ? driver_->take_lane(launch->device_, *ready) : ready.status();
-      if (lane.ok() && *lane == nullptr) {
+      const absl::StatusOr<bool> tried = try_submit(launch);
+      if (tried.ok() && !*tried) {
         all = false;
         continue;
       }
-      submitted = lane.ok() ? submit(launch, *lane, *ready) : lane.status();
+      submitted = tried.status();
     }
     OrderedMutexLock lock(&mu_);
     std::erase(waiting_, launch);

@@ -209,7 +209,9 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   absl::Status start(const std::shared_ptr<DeviceLaunch>& launch, absl::Span<const DeviceMark* const> after);
   // Whether the device has passed all marks before it.
   absl::StatusOr<bool> is_ready(const DeviceLaunch& launch) const;
-  // Gives it to the device. An error: nobody will hear of its end.
+  // Gives it to the device, if a lane is to be had; false: none is. An error: nobody will hear of its end.
+  absl::StatusOr<bool> try_submit(const std::shared_ptr<DeviceLaunch>& launch);
+  // The same, in this lane.
   absl::Status submit(const std::shared_ptr<DeviceLaunch>& launch, std::shared_ptr<DeviceDriver::Lane> lane,
                       bool ready);
   static void on_host(void* launch);

@@ -110,7 +110,7 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
       due.push_back(fault);
       if (fault.maybe) {
         matched_[i].offered = true;
-      } else {
+      } else if (!matched_[i].struck) {
         matched_[i].due.push_back(exactly(fault, call.rank, nth));
       }
     }
@@ -147,6 +147,11 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
 void FaultInjector::struck(const Fault& fault) {
   RankMutexLock lock(&mu_);
   happened_.push_back(fault);
+  for (Matched& matched : matched_) {
+    if (!absl::c_linear_search(matched.due, fault)) continue;
+    matched.struck = true;
+    matched.due = {};
+  }
 }
 
 absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite code) {
@@ -190,15 +195,12 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
 std::vector<std::string> FaultInjector::missed() const {
   std::vector<std::string> lines;
   RankMutexLock lock(&mu_);
-  const std::vector<Fault> all = happened_;
   for (size_t i = 0; i < matched_.size(); ++i) {
     const Fault& fault = plan_.faults()[i];
-    const std::vector<Fault>& due = matched_[i].due;
-    const auto happened = [&all](const Fault& one) { return absl::c_linear_search(all, one); };
-    if (matched_[i].offered || absl::c_any_of(due, happened)) continue;
+    if (matched_[i].offered || matched_[i].struck) continue;
     const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
     std::string why;
-    if (!due.empty()) {
+    if (!matched_[i].due.empty()) {
       why = "its call failed, or nobody waited for it";
     } else if (most == 0) {
       why = absl::StrCat("it fits no call; there were ", ops_.empty() ? "none" : absl::StrJoin(ops_, ", "));

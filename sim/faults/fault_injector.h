@@ -53,8 +53,9 @@ class FaultInjector {
  private:
   struct Matched {
     std::vector<int64_t> calls;  // [rank]
-    std::vector<Fault> due;      // as at() returned them
-    bool offered = false;        // to the schedule, which chooses
+    std::vector<Fault> due;      // as at() returned them; kept until one of them strikes
+    bool struck = false;
+    bool offered = false;  // to the schedule, which chooses
   };
   const FaultPlan plan_;
   Scheduler* const scheduler_;

@@ -427,6 +427,20 @@ TEST(ExploreOnFibersTest, FindsAHookOfAHookThatThrows) {
   EXPECT_THAT(report.failure->headline, HasSubstr("a hook of at_end() threw: inner"));
 }
 
+TEST(ExploreOnFibersTest, HooksThatAlwaysLeaveAnotherEnd) {
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+    const auto again = std::make_shared<std::function<void()>>();
+    *again = [&world = rank.world(), weak = std::weak_ptr(again)] {
+      if (const auto hook = weak.lock(); hook != nullptr) world.at_end([hook] { (*hook)(); });
+    };
+    rank.world().at_end([again] { (*again)(); });
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(report.notes,
+              ElementsAre("hooks of at_end() left others 100 times, one after the other; the last did not "
+                          "run"));
+}
+
 TEST(ExploreOnFibersTest, FindsWhatIsLeftOver) {
   const auto unmatched = [](RankContext& rank) {
     auto pg = init_process_group(rank, {.eager_bytes = 64});
