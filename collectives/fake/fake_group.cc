@@ -75,12 +75,14 @@ bool refuses(const FakeOptions& options, const CollectiveCall& call) {
 FakeGroup::FakeGroup(RankContext& rank, std::shared_ptr<const Group> group, FakeOptions options)
     : FakeProcessGroup(rank, std::move(group)),
       options_(std::move(options)),
+      checks_calls_(options_.error_on_collective || !options_.deny.empty()),
       record_(record_of(options_)),
       record_group_(record_ != nullptr ? record_->add_group(this->group(), ProcessGroup::rank()) : -1) {}
 
 FakeGroup::FakeGroup(std::shared_ptr<const Group> group, int rank, FakeOptions options)
     : FakeProcessGroup(std::move(group), rank),
       options_(std::move(options)),
+      checks_calls_(options_.error_on_collective || !options_.deny.empty()),
       record_(record_of(options_)),
       record_group_(record_ != nullptr ? record_->add_group(this->group(), rank) : -1) {}
 
@@ -91,9 +93,27 @@ std::shared_ptr<ProcessGroup> FakeGroup::make_member(const std::shared_ptr<const
   return std::make_shared<FakeGroup>(group, group->group_rank(global_rank()), std::move(fake));
 }
 
+absl::Status FakeGroup::checked(const CollectiveCall& call) {
+  if (!failed_.ok()) {
+    return make_error(ErrorKind::kAborted, GroupFront::of(*this).who(call),
+                      "the group failed before: ", failed_.message());
+  }
+  return refuses(options_, call) ? refusal(call, global_rank(), group_name()) : absl::OkStatus();
+}
+
+void FakeGroup::abort(std::string_view reason, CodeSite code) {
+  const GroupFront& front = GroupFront::of(*this);
+  front.need_own_rank("abort", code);
+  if (!failed_.ok()) return;  // for the first reason
+  failed_ = make_error(
+      ErrorKind::kAborted,
+      located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code));
+  checks_calls_ = true;
+}
+
 absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
-  if (options_.error_on_collective || !options_.deny.empty()) [[unlikely]] {
-    if (refuses(options_, call)) return refusal(call, global_rank(), group_name());
+  if (checks_calls_) [[unlikely]] {
+    if (absl::Status good = checked(call); !good.ok()) return good;
   }
   if (options_.outputs != FakeOptions::Outputs::kShapesOnly) {
     if (absl::Status written = write_fake_outputs(options_.outputs, call, ProcessGroup::rank(), group()->size());

@@ -274,7 +274,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   absl::Duration warn_after(CodeSite code = CodeSite::here()) const;
   void set_reduce_order(const ReduceOp::Order& order, CodeSite code = CodeSite::here());
 
-  // Ends all members' waits with Aborted. Later calls fail. Scheduling points before and behind. Nothing by default.
+  // Ends all members' waits with Aborted. Later calls fail. Scheduling points before and behind. A fake group has no
+  // other members: this handle's later calls fail. Nothing by default.
   virtual void abort(std::string_view reason = "abort() was called", CodeSite code = CodeSite::here());
   // No more calls of this member. Waits for those on their way, at most as long as their timeouts say; throws the first
   // error of one. By default it has none.

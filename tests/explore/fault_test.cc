@@ -324,6 +324,24 @@ TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {
   }
 }
 
+TEST_P(FaultTest, AnAbortEndsAFakeGroup) {
+  for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
+    const RunReport report =
+        run(2, {{.kind = Kind::kAbort, .rank = 1, .seq = 1, .when = when}}, [&](RankContext& rank) {
+          auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+          std::vector<float> x = {1};
+          pg->all_reduce(x).wait();
+          pg->all_reduce(x).wait();
+        });
+    EXPECT_EQ(report.first_failed, 1) << report.text();
+    EXPECT_THAT(
+        report.text(),
+        AllOf(HasSubstr(when == When::kBefore ? "all_reduce seq 1: the group failed before"
+                                              : "all_reduce seq 2: the group failed before"),
+              HasSubstr(absl::StrCat("rank 1 aborted group 0: injected, ", fault_when_name(when), " the call"))));
+  }
+}
+
 TEST_P(FaultTest, AStoreOperationTimesOut) {
   const RunReport report =
       run(2, {{.kind = Kind::kStoreTimeout, .rank = 0, .op = "store get", .nth = 2}}, [](RankContext& rank) {

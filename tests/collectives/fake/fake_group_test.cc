@@ -277,6 +277,26 @@ TEST(FakeWorldTest, StartsAnewAfterDestroying) {
   }
 }
 
+TEST(FakeWorldTest, FailsCallsAfterAnAbort) {
+  auto pg = make_fake_process_group({.rank = 1, .world_size = 4});
+  auto child = pg->new_group();
+  pg->barrier().wait();
+  pg->abort("the test says so");
+  pg->abort("and again");
+  Ones x(9, kOne);
+  EXPECT_THAT([&] { (void)pg->all_reduce(x); },
+              ThrowsDistError(
+                  ErrorKind::kAborted,
+                  AllOf(HasSubstr("rank 1, group 0, all_reduce seq 3: the group failed before: rank 1 aborted group "
+                                  "0: the test says so ["),
+                        testing::Not(HasSubstr("again")))));
+  EXPECT_THAT([&] { (void)pg->send(x, 0); },
+              ThrowsDistError(ErrorKind::kAborted, HasSubstr("rank 1, group 0, send: the group failed before")));
+  EXPECT_THAT([&] { (void)pg->new_group(); },
+              ThrowsDistError(ErrorKind::kAborted, HasSubstr("new_group seq 4: the group failed before")));
+  child->all_reduce(x).wait();  // a group of its own
+}
+
 TEST(FakeWorldTest, StandsForAnyOfItsRanks) {
   auto pg = make_fake_process_group({.rank = 0, .world_size = 4});
   Ones x(2), a(2), b(2), c(2), d(2);
@@ -348,6 +368,28 @@ TEST_P(FakeInWorldTest, TakesItsRankFromTheWorld) {
 }
 
 // The same calls to both groups: the fake one refuses what the real one does, in the same words.
+TEST_P(FakeInWorldTest, AnAbortIsThatOfOneMember) {
+  std::array<std::shared_ptr<ProcessGroup>, 2> handles;
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    handles.at(static_cast<size_t>(rank.rank())) = pg;
+    if (rank.rank() == 1) rank.store().set("made", "");
+    rank.store().wait({"made"});
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) {
+      EXPECT_THAT([&] { handles[1]->abort(); },
+                  ThrowsDistError(ErrorKind::kInvalidArgument,
+                                  HasSubstr("rank 1, group 0, abort: the handle of rank 1 was used by rank 0")));
+      pg->abort("no more");
+      EXPECT_THAT([&] { (void)pg->all_reduce(x); },
+                  ThrowsDistError(ErrorKind::kAborted, HasSubstr("rank 0 aborted group 0: no more")));
+    }
+    if (rank.rank() == 0) rank.store().set("aborted", "");
+    rank.store().wait({"aborted"});
+    if (rank.rank() == 1) pg->all_reduce(x).wait();
+  });
+}
+
 TEST_P(FakeInWorldTest, JudgesCallsAsTheThreadedGroupDoes) {
   static constexpr int kPlans = 400;
   std::array<int, kFaultCount> refused_by_fault{};
