@@ -24,7 +24,7 @@ struct MemberWait {
   absl::Duration timeout;
   std::string_view otherwise = "any rank";    // what is awaited if `awaited` is empty
   const RanksElsewhere* elsewhere = nullptr;  // null: all ranks run in this process
-  std::string facts;                          // lines below all else, each after a newline
+  std::string facts = {};                     // lines below all else, each after a newline
 };
 
 // "WHO: timed out after 5s waiting for rank 1 (returned) and ranks 3-4 [group 0, train.cc:12]", and the last calls of

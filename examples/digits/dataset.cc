@@ -21,7 +21,9 @@ constexpr uint64_t kSplitStream = uint64_t{1} << 32;
 constexpr uint64_t kEpochStream = uint64_t{2} << 32;
 
 // The text of a value as an error shows it: one line, however strange the file.
-std::string quoted(absl::string_view value) { return absl::StrFormat("\"%s\"", absl::CHexEscape(value.substr(0, 20))); }
+std::string in_quotes(absl::string_view value) {
+  return absl::StrFormat("\"%s\"", absl::CHexEscape(value.substr(0, 20)));
+}
 
 absl::Status append_row(absl::string_view line, Dataset& data) {
   const std::vector<absl::string_view> values = absl::StrSplit(line, ',', absl::AllowEmpty());
@@ -34,14 +36,14 @@ absl::Status append_row(absl::string_view line, Dataset& data) {
     int pixel = 0;
     if (!absl::SimpleAtoi(values[i], &pixel) || pixel < 0 || pixel > kMaxPixel) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("pixel %d: have %s, want an integer from 0 to %d", i + 1, quoted(values[i]), kMaxPixel));
+          absl::StrFormat("pixel %d: have %s, want an integer from 0 to %d", i + 1, in_quotes(values[i]), kMaxPixel));
     }
     data.pixels.push_back(static_cast<float>(pixel) / kMaxPixel);
   }
   int label = 0;
   if (!absl::SimpleAtoi(values[kPixels], &label) || label < 0 || label >= kClasses) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("label: have %s, want an integer from 0 to %d", quoted(values[kPixels]), kClasses - 1));
+        absl::StrFormat("label: have %s, want an integer from 0 to %d", in_quotes(values[kPixels]), kClasses - 1));
   }
   data.labels.push_back(label);
   return absl::OkStatus();

@@ -52,8 +52,8 @@ class FaultInjector {
 
  private:
   struct Matched {
-    std::vector<int64_t> calls;  // [rank]
-    std::vector<Fault> due;      // as at() returned them; kept until one of them strikes
+    std::vector<int64_t> calls;   // [rank]
+    std::vector<Fault> due = {};  // as at() returned them; kept until one of them strikes
     bool struck = false;
     bool offered = false;  // to the schedule, which chooses
   };

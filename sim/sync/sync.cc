@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kAccessesAfterAbort = 1'000;
 
-std::string quoted(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
+std::string in_quotes(std::string_view name) { return name.empty() ? "" : absl::StrCat("\"", sv(name), "\""); }
 
 void poll(const Site& site) {
   const Task* const task = Task::current();
@@ -151,7 +151,7 @@ WatchedAccess::~WatchedAccess() {
 
 class MutexState final : public WaitsFor {
  public:
-  explicit MutexState(std::string_view name) : name_(quoted(name)) {}
+  explicit MutexState(std::string_view name) : name_(in_quotes(name)) {}
 
   const std::string& name() const { return name_; }
   // Without a point first.
@@ -251,7 +251,7 @@ std::string MutexState::remark() const {
 
 class CondVarState {
  public:
-  explicit CondVarState(std::string_view name) : name_(quoted(name)) {}
+  explicit CondVarState(std::string_view name) : name_(in_quotes(name)) {}
 
   const std::string& name() const { return name_; }
   // Frees `mu`, waits for a notification, locks `mu` again.
@@ -354,7 +354,7 @@ void CondVarState::notify_all() {
 
 class LatchState final : public WaitsFor {
  public:
-  LatchState(int64_t count, std::string_view name) : name_(quoted(name)), count_(count), left_(count) {}
+  LatchState(int64_t count, std::string_view name) : name_(in_quotes(name)), count_(count), left_(count) {}
 
   const std::string& name() const { return name_; }
   void count_down(int64_t n, const Site& site);

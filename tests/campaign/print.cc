@@ -29,7 +29,7 @@ std::string hex(std::string_view bytes) {
 std::string hex(const Bytes& bytes) {
   return hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
-std::string quoted(std::string_view text) {
+std::string cpp_literal(std::string_view text) {
   return absl::StrCat("\"", absl::CEscape(absl::string_view(text.data(), text.size())), "\"");
 }
 std::string dtype_text(const JobCall& call) { return absl::StrCat("DType::", kDTypeNames[call.dtype]); }
@@ -235,7 +235,7 @@ class Printer {
         }
         for (int i = 1; i < n; ++i)
           line(works, ".push_back(", group(act), "->recv_any(", output(i), ", ", act.id, "));");
-        line("// Each comes from another member: ", quoted(sight(act.id)));
+        line("// Each comes from another member: ", cpp_literal(sight(act.id)));
         return keep(act, "");
       }
       case ActKind::kRing: {
@@ -277,7 +277,7 @@ class Printer {
     if (way == Way::kGivesAway) {
       line("auto ", owner, " = std::make_shared<std::vector<std::shared_ptr<Memory>>>();");
       line("(void)", made, ";");
-      line(owner, " = nullptr;  // sees ", quoted(hex(sight(act.id))), " when it ends");
+      line(owner, " = nullptr;  // sees ", cpp_literal(hex(sight(act.id))), " when it ends");
       return;
     }
     if (way == Way::kStream) {
@@ -391,13 +391,13 @@ class Printer {
         return;
       case ActKind::kStoreScript:
         if (mine)
-          line(seen, "run_script(rank, ", act.id, ", ", act.a, ", ", act.seed, "), ", quoted(sight(act.id)), ");");
+          line(seen, "run_script(rank, ", act.id, ", ", act.a, ", ", act.seed, "), ", cpp_literal(sight(act.id)), ");");
         return;
       default:  // acts whose code is that of the campaign
         if (act.type() == ActKind::kStoreMeeting || act.type() == ActKind::kSharedCount || mine ||
             act.type() == ActKind::kRefused) {
           line("// ", std::string(act_name(act.type())), " ", act.id, ": rank_acts.cc; it sees ",
-               quoted(sight(act.id)));
+               cpp_literal(sight(act.id)));
         }
     }
   }
@@ -437,7 +437,8 @@ std::string to_cpp(const Job& job) {
                   ", .engine = schedule.deterministic() ? EngineKind::kFibers : EngineKind::kThreads};\n",
                   "  world.schedule = std::move(schedule);\n  world.seed = ", job.seed, ";\n");
   if (!job.faults.empty()) {
-    absl::StrAppend(&text, "  world.faults = FaultPlan::parse(", quoted(FaultPlan(job.faults).text()), ").value();\n");
+    absl::StrAppend(&text, "  world.faults = FaultPlan::parse(", cpp_literal(FaultPlan(job.faults).text()),
+                    ").value();\n");
   }
   absl::StrAppend(&text, "  void (*const ranks[])(RankContext&) = {");
   for (int rank = 0; rank < job.world_size; ++rank) absl::StrAppend(&text, rank == 0 ? "" : ", ", "rank_", rank);

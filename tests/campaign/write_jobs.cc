@@ -16,9 +16,9 @@ namespace {
 
 using namespace rankloom;
 
-std::string quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
+std::string json_text(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
 
-std::string hex(absl::string_view bytes) { return quoted(absl::BytesToHexString(bytes)); }
+std::string hex(absl::string_view bytes) { return json_text(absl::BytesToHexString(bytes)); }
 
 std::string hex(const Bytes& bytes) {
   return hex(absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
@@ -82,7 +82,7 @@ class Writer {
   }
 
   static std::string head(const Act& act, absl::string_view kind, const std::vector<int>& members) {
-    return absl::StrCat("\"kind\": ", quoted(kind), ", \"id\": ", act.id, ", \"group\": ", act.group,
+    return absl::StrCat("\"kind\": ", json_text(kind), ", \"id\": ", act.id, ", \"group\": ", act.group,
                         ", \"members\": ", ranks(members),
                         ", \"at_once\": ", act.way == static_cast<int>(Way::kAtOnce) ? "true" : "false");
   }
@@ -92,8 +92,8 @@ class Writer {
     std::vector<int> all;
     for (int member = 0; member < n; ++member) all.push_back(member);
     return absl::StrCat(
-        ", \"op\": ", quoted(op_text(call)), ", \"root\": ", call.root % n, ", \"uneven\": ", call.uneven,
-        ", \"rows\": ", call.rows, ", \"reduce\": ", quoted(reduces ? reduce_of(call).name() : "sum"),
+        ", \"op\": ", json_text(op_text(call)), ", \"root\": ", call.root % n, ", \"uneven\": ", call.uneven,
+        ", \"rows\": ", call.rows, ", \"reduce\": ", json_text(reduces ? reduce_of(call).name() : "sum"),
         ", \"outputs\": ", list(all, [&](int member) { return numbers(shape_of(call, n, member).outputs); }),
         ", \"splits\": ",
         list(all, [&](int i) { return list(all, [&](int j) { return absl::StrCat(between(call, i, j)); }); }));
@@ -104,7 +104,7 @@ class Writer {
   // The element type, and by member the inputs and the sight.
   std::string tail(const Act& act, const std::vector<int>& members) const {
     const std::string_view dtype = dtype_name(act.call.element());
-    return absl::StrCat(", \"dtype\": ", quoted({dtype.data(), dtype.size()}), ", \"inputs\": ",
+    return absl::StrCat(", \"dtype\": ", json_text({dtype.data(), dtype.size()}), ", \"inputs\": ",
                         list(members,
                              [&](int rank) {
                                const auto it = given_.find({rank, act.id});
