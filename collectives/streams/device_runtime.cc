@@ -87,6 +87,8 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) 
   world.on_abort([weak = std::weak_ptr(runtime)](const absl::Status& cause) {
     if (const auto alive = weak.lock(); alive != nullptr) alive->open_all(cause);
   });
+  // Another rank may have seen the runtime, and blocked a stream, before.
+  if (world.scheduler().aborted()) runtime->open_all(world.scheduler().abort_cause());
   world.at_end([weak = std::weak_ptr(runtime)] {
     if (const auto alive = weak.lock(); alive != nullptr) alive->finish();
   });
@@ -163,21 +165,23 @@ absl::Status DeviceRuntime::launch(const std::shared_ptr<DeviceLaunch>& launch, 
 
 void DeviceRuntime::await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds) {
   if (scheduler_.aborted()) open_all(scheduler_.abort_cause());
-  bool ends = false;
-  if (unwinds) {
-    OrderedMutexLock lock(&mu_);
-    ends = launch->gates_ > 0;
-    if (ends) {
-      launch->gates_ = 0;  // opened later, they submit nothing
-      fail_launch(launch, make_error(ErrorKind::kAborted, "an exception unwound a rank of the call"));
-    }
-  }
   WaitTurns turns;
-  while (!launch->off_device.load(std::memory_order_acquire) &&
-         (ends || launch->closed.load(std::memory_order_acquire) == 0)) {
+  while (!launch->off_device.load(std::memory_order_acquire)) {
+    if (unwinds) {
+      take_back(launch);  // each time: another member may be about to put it behind a gate
+    } else if (launch->closed.load(std::memory_order_acquire) > 0) {
+      return;
+    }
     if (on_this_thread_ == this) (void)take_turn();  // the end of a launch let go of what waits for another one
     turns.next();
   }
+}
+
+void DeviceRuntime::take_back(const std::shared_ptr<DeviceLaunch>& launch) {
+  OrderedMutexLock lock(&mu_);
+  if (launch->gates_ == 0) return;
+  launch->gates_ = 0;  // opened later, they submit nothing
+  fail_launch(launch, make_error(ErrorKind::kAborted, "an exception unwound a rank of the call"));
 }
 
 void DeviceRuntime::end_launches() {
@@ -444,11 +448,10 @@ struct DeviceRuntime::GateOpener final : Dependant {
   const std::shared_ptr<DeviceGate> gate;
 };
 
-absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream,
-                                                                 int device, DeviceDriver::StreamHandle handle,
-                                                                 const std::shared_ptr<WorkState>& work,
-                                                                 std::shared_ptr<HeldByStream> held,
-                                                                 absl::Duration timeout, CodeSite code) {
+absl::Status DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream, int device,
+                                  DeviceDriver::StreamHandle handle, const std::shared_ptr<WorkState>& work,
+                                  std::shared_ptr<HeldByStream> held, absl::Duration timeout, CodeSite code,
+                                  Enter enter) {
   auto gate = std::make_shared<DeviceGate>();
   gate->stream = stream;
   gate->device = device;
@@ -461,13 +464,15 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   absl::StatusOr<DeviceDriver::Wait> wait = driver_->take_wait(device);
   if (!wait.ok()) return wait.status();
   gate->wait = *wait;
-  if (absl::Status waits = driver_->wait_word(handle, wait->word, gate->timeout); !waits.ok()) {
-    driver_->give_wait(device, *wait);
-    return waits;
+  enter(gate);
+  absl::Status waits = driver_->wait_word(handle, wait->word, gate->timeout);
+  if (waits.ok()) {
+    waits = driver_->record(wait->behind, handle);
+    gate->keeps_word = !waits.ok();
   }
-  if (absl::Status marked = driver_->record(wait->behind, handle); !marked.ok()) {
-    wait->word->released.store(1, std::memory_order_release);  // the stream has the word for good
-    return marked;
+  if (!waits.ok()) {
+    open(gate, waits, OpenedBy::kEnd);
+    return waits;
   }
   bool ended = false;
   {
@@ -484,7 +489,7 @@ absl::StatusOr<std::shared_ptr<DeviceGate>> DeviceRuntime::block(const std::shar
   work->when_done(std::make_unique<GateOpener>(shared_from_this(), gate));
   if (scheduler_.aborted()) open(gate, scheduler_.abort_cause(), OpenedBy::kEnd);
   if (ended) open(gate, end_of_world(), OpenedBy::kEnd);
-  return gate;
+  return absl::OkStatus();
 }
 
 void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by,
@@ -509,6 +514,10 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
       if (!gate->strong && launch->closed.fetch_sub(1, std::memory_order_acq_rel) == 1)
         launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
       if (--launch->gates_ > 0) continue;
+      if (ends_) {  // the memory of ranks that have ended
+        fail_launch(launch, end_of_world());
+        continue;
+      }
       waiting_.push_back(launch);
       submit_parker_.unpark();
     }
@@ -516,7 +525,7 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     awaited.swap(gate->awaited);
     held.swap(gate->held);
   }
-  driver_->give_wait(gate->device, gate->wait);
+  if (!gate->keeps_word) driver_->give_wait(gate->device, gate->wait);
   if (by == OpenedBy::kTimeout) {
     // Letting go of the last handle withdraws the call, as the rank that owns it.
     scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [held = std::move(held)] {});
@@ -605,6 +614,10 @@ void DeviceRuntime::open_all(const absl::Status& cause) {
 }
 
 void DeviceRuntime::finish() {
+  {
+    OrderedMutexLock lock(&mu_);
+    ends_ = true;
+  }
   open_all(end_of_world());
   {
     OrderedMutexLock lock(&mu_);

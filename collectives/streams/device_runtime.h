@@ -58,6 +58,7 @@ struct DeviceGate {
   bool strong = false;                     // the timeout is the caller's own: the wait ends by itself
   std::string text;                        // what is awaited, for reports
   CodeSite code;
+  bool keeps_word = false;         // the driver failed when the stream had it already
   std::atomic<bool> open = false;  // written under the runtime's mutex
   // Guarded by the runtime's mutex.
   std::shared_ptr<WorkState> awaited;                      // null: it is over
@@ -175,12 +176,12 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   void await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds);
 
   // Makes a stream wait for a work that is not done, and hold `held` until then. `timeout` infinite: the world's
-  // default, which no report counts on.
-  absl::StatusOr<std::shared_ptr<DeviceGate>> block(const std::shared_ptr<DeviceStreamState>& stream, int device,
-                                                    DeviceDriver::StreamHandle handle,
-                                                    const std::shared_ptr<WorkState>& work,
-                                                    std::shared_ptr<HeldByStream> held, absl::Duration timeout,
-                                                    CodeSite code);
+  // default, which no report counts on. `enter`: notes that the stream has the gate, before it has: a mark that another
+  // task of the rank records meanwhile may stand behind it.
+  using Enter = absl::FunctionRef<void(const std::shared_ptr<DeviceGate>&)>;
+  absl::Status block(const std::shared_ptr<DeviceStreamState>& stream, int device, DeviceDriver::StreamHandle handle,
+                     const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, absl::Duration timeout,
+                     CodeSite code, Enter enter);
   // Lets go of what `stream` holds, in the order of the stream. `unwound`: so does an exception, and nothing that
   // follows is wanted: its gates are opened. No scheduling point: destructors come here.
   void give_up(const DeviceStreamState& stream, bool unwound) noexcept;
@@ -233,6 +234,8 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   using Held = std::pair<std::shared_ptr<HeldByStream>, std::shared_ptr<WorkState>>;
   void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by, Held* let_go = nullptr);
   void give_up_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
+  // Still behind a gate, it ends with an error.
+  void take_back(const std::shared_ptr<DeviceLaunch>& launch);
 
   WorldState& world_;
   Scheduler& scheduler_;
@@ -263,6 +266,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   std::thread opener_;
   std::thread submitter_;
   bool threads_ ABSL_GUARDED_BY(mu_) = false;       // there are both
+  bool ends_ ABSL_GUARDED_BY(mu_) = false;          // the world does: what is behind a gate is not submitted any more
   bool stop_ ABSL_GUARDED_BY(mu_) = false;          // the opener
   bool stop_submits_ ABSL_GUARDED_BY(mu_) = false;  // the submitter, after it
 };

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/stream_call.h"
@@ -107,6 +108,16 @@ DeviceGates DeviceStream::gates() {
   return gates_;
 }
 
+// Each once: streams may wait for each other's events in turn.
+void DeviceStream::enter(const DeviceGates& gates) {
+  OrderedMutexLock lock(&mu_);
+  absl::flat_hash_set<const DeviceGate*> known;
+  for (const std::shared_ptr<DeviceGate>& gate : gates_) known.insert(gate.get());
+  for (const std::shared_ptr<DeviceGate>& gate : gates) {
+    if (!gate->open.load() && known.insert(gate.get()).second) gates_.push_back(gate);
+  }
+}
+
 absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark(std::shared_ptr<const void> hold) {
   absl::StatusOr<DeviceDriver::EventHandle> event = runtime_->driver().take_event(device_);
   if (!event.ok()) return event.status();
@@ -122,12 +133,11 @@ absl::Status DeviceStream::block(const std::shared_ptr<WorkState>& work, std::sh
     if (absl::Status ended = work->status(); !ended.ok()) state_->fail(ended);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::shared_ptr<DeviceGate>> gate =
-      runtime_->block(state_, device_, handle_, work, std::move(held), timeout, code);
-  if (!gate.ok()) return gate.status();
-  OrderedMutexLock lock(&mu_);
-  gates_.push_back(*std::move(gate));
-  return absl::OkStatus();
+  return runtime_->block(state_, device_, handle_, work, std::move(held), timeout, code,
+                         [this](const std::shared_ptr<DeviceGate>& gate) {
+                           OrderedMutexLock lock(&mu_);
+                           gates_.push_back(gate);
+                         });
 }
 
 void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code) {
@@ -165,11 +175,8 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   }
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
+  enter(other->gates());
   check(runtime_->driver().wait_event(handle_, other->event()->handle()), kWhat, code);
-  OrderedMutexLock lock(&mu_);
-  for (const std::shared_ptr<DeviceGate>& gate : other->gates()) {
-    if (!gate->open.load()) gates_.push_back(gate);
-  }
 }
 
 void DeviceStream::synchronize(CodeSite code) {

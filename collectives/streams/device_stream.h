@@ -60,6 +60,7 @@ class DeviceStream : public Stream {
   absl::StatusOr<Work> issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here);
   // The gates that are closed still.
   DeviceGates gates();
+  void enter(const DeviceGates& gates);
 
   RankState& rank_;
   const std::shared_ptr<DeviceRuntime> runtime_;

@@ -93,6 +93,15 @@ void put_last_point(const Site& last) {
            last.code.line);
 }
 
+void put_rerun(const Task& task) {
+  const CrashFacts::Rerun rerun = CrashFacts::rerun.load();
+  const char* const command = rerun != nullptr ? rerun(task) : "";
+  if (*command == '\0') return;
+  put("  run it again: ");
+  put(command);
+  put("\n");
+}
+
 // Whether the signal was sent by somebody: nothing at this place of the program caused it.
 bool sent(const siginfo_t& info) { return info.si_code <= 0; }
 
@@ -111,12 +120,17 @@ void tell(const Task& task, const Handled& what, const siginfo_t& info, const vo
   put_last_point(task.last.site());
   put_line("  its stack:");
   write_signal_stack(STDERR_FILENO, context, "    ");
-  const CrashFacts::Rerun rerun = CrashFacts::rerun.load();
-  const char* const command = rerun != nullptr ? rerun(task) : "";
-  if (*command == '\0') return;
-  put("  run it again: ");
-  put(command);
-  put("\n");
+  put_rerun(task);
+}
+
+// A sanitizer has told of a bug, and ends the process.
+void on_sanitizer_death() {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->info.rank < 0 || fatal_told.load()) return;
+  put_line("rankloom: fatal (%srank %d): ended by the sanitizer, for what it reports above", owner(task->info.kind),
+           task->info.rank);
+  put_last_point(task->last.site());
+  put_rerun(*task);
 }
 
 // Whether the program has a sanitizer that tells of such signals itself.
@@ -185,6 +199,13 @@ std::atomic<int> teller{0};
 }  // namespace
 
 void install_crash_handler() {
+  // That of libFuzzer keeps the input, and there is but one.
+  static const bool told = [] {
+    if (__sanitizer_set_death_callback == nullptr || LLVMFuzzerTestOneInput != nullptr) return false;
+    __sanitizer_set_death_callback(&on_sanitizer_death);
+    return true;
+  }();
+  (void)told;
 #if !defined(RANKLOOM_ASAN) && !defined(RANKLOOM_TSAN)
   // ThreadSanitizer does not hand out its own handler as the previous one: nobody could pass a signal on to it.
   if (__tsan_get_current_fiber != nullptr) return;

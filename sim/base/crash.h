@@ -27,7 +27,8 @@ struct CrashFacts {
 // ends the process by abort(); after all else, and on threads that run no rank, the signal does what it does. Where
 // the program has a handler already, as in a program with AddressSanitizer, nothing is told but overflows, unless that
 // handler is CrashFacts::ends_the_process, and it has its turn; nothing at all is told in a program with
-// ThreadSanitizer, or by a library that is built with either. The first call counts.
+// ThreadSanitizer, or by a library that is built with either. A sanitizer that ends the process for a bug that it has
+// reported is told as a crash is, but for the stack, which its report has. The first call counts.
 void install_crash_handler();
 
 // Gives the calling thread a stack for handlers of signals, unless it has a large one: without, nobody can tell of an

@@ -40,6 +40,8 @@ RANKLOOM_ENTRY(void, __asan_unpoison_memory_region, const volatile void* address
 RANKLOOM_ENTRY(void*, __asan_region_is_poisoned, void* begin, size_t size);
 RANKLOOM_ENTRY(void, __asan_report_load_n, void* address, size_t size);
 RANKLOOM_ENTRY(void, __asan_report_store_n, void* address, size_t size);
+RANKLOOM_ENTRY(void, __sanitizer_set_death_callback, void (*callback)());
+RANKLOOM_ENTRY(int, LLVMFuzzerTestOneInput, const unsigned char* data, size_t size);  // a program of libFuzzer's
 RANKLOOM_ENTRY(void*, __tsan_get_current_fiber);
 RANKLOOM_ENTRY(void*, __tsan_create_fiber, unsigned flags);
 RANKLOOM_ENTRY(void, __tsan_destroy_fiber, void* fiber);

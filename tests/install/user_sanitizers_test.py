@@ -54,6 +54,13 @@ class UserSanitizersTest(unittest.TestCase):
         self.assertIn(text, done.stderr)
         self.assertIn(f"user_sanitizers.cc:{line_of(mark)}", done.stderr)
         self.assertNotEqual(done.returncode, 0)
+        return done
+
+    def expect_told(self, stderr, rank, point, rerun=""):
+        """The rank at which a sanitizer ends the process, where it was, and the command that makes the run again."""
+        again = fr"  run it again: .*{rerun} .*/program .*\n" if rerun else ""
+        self.assertRegex(stderr, fr"\nrankloom: fatal \(rank {rank}\): ended by the sanitizer, for what it reports above\n"
+                                 fr"  {point}\n{again}$")
 
     def test_address_sanitizer(self):
         program = self.compile("-fsanitize=address")
@@ -61,7 +68,9 @@ class UserSanitizersTest(unittest.TestCase):
         self.expect_clean(program, ASAN_OPTIONS="detect_stack_use_after_return=1")
         for gear in GEARS:
             with self.subTest(gear=gear):
-                self.expect_found("AddressSanitizer: heap-use-after-free", "the use", program, *gear, "use_after_free")
+                done = self.expect_found("AddressSanitizer: heap-use-after-free", "the use", program, *gear, "use_after_free")
+                again = {"free": "", "fifo": "RANKLOOM_SCHEDULE=fifo"}.get(gear[1], "RANKLOOM_SEED=3")
+                self.expect_told(done.stderr, 3, r"its last point: barrier seq 1 \[user_sanitizers.cc:\d+\]", again)
                 self.expect_found("AddressSanitizer: heap-use-after-free", "the buffer", program, *gear, "freed_buffer")
                 self.expect_found("AddressSanitizer: heap-buffer-overflow", "the call", program, *gear, "small_buffer")
 
@@ -69,6 +78,8 @@ class UserSanitizersTest(unittest.TestCase):
         program = self.compile("-fsanitize=thread")
         self.expect_clean(program)
         self.expect_found("ThreadSanitizer: data race", "the race", program, "threads", "free", "race")
+        self.expect_told(run(program, "threads", "free", "race", TSAN_OPTIONS="halt_on_error=1").stderr, "[0-3]",
+                         "it has come to no point yet")
 
     def test_thread_sanitizer_with_the_test_of_the_readme(self):
         with tempfile.TemporaryDirectory() as folder:
