@@ -55,6 +55,15 @@ RankState::RankState(WorldState* world, int rank)
   if (log_ != nullptr) recorder_.tell(log_.get());
 }
 
+RankState::~RankState() {
+  // The last that was made goes first.
+  while (!locals_made_.empty()) {
+    const auto [key, object] = std::move(locals_made_.back());
+    locals_made_.pop_back();
+    locals_.erase(key);
+  }
+}
+
 namespace {
 
 std::string calls_text(std::vector<std::string> calls) {
@@ -102,7 +111,7 @@ bool RankState::unwinding() const {
 
 void RankState::when_caught(std::function<void()> told) {
   RankMutexLock lock(&caught_mu_);
-  caught_.push_back({Task::current(), std::move(told)});
+  caught_.push_back({Task::current_serial(), std::move(told)});
 }
 
 void RankState::task_returned() {
@@ -112,7 +121,7 @@ void RankState::task_returned() {
     if (caught_.empty()) [[likely]]
       return;
     const auto others = std::stable_partition(caught_.begin(), caught_.end(),
-                                              [](const Caught& c) { return c.task == Task::current(); });
+                                              [](const Caught& c) { return c.task == Task::current_serial(); });
     mine.assign(std::make_move_iterator(caught_.begin()), std::make_move_iterator(others));
     caught_.erase(caught_.begin(), others);
   }
@@ -276,6 +285,11 @@ void WorldState::release_what_users_left() {
       hooks.swap(end_hooks_);
     }
     if (listeners.empty() && shared.empty() && hooks.empty()) return;
+    // The last that was made goes first, as elsewhere in C++: its destructor may use the others.
+    std::vector<Shared> made;
+    for (auto& [key, object] : shared) made.push_back(std::move(object));
+    std::sort(made.begin(), made.end(), [](const Shared& a, const Shared& b) { return a.number < b.number; });
+    while (!made.empty()) made.pop_back();
   }
 }
 
@@ -434,13 +448,33 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
     if (record != nullptr) record->leave_name();
   };
   std::shared_ptr<void> object = make();
-  shared_[sv(key)] = {.object = object, .type = type};
+  shared_[sv(key)] = {.object = object, .type = type, .number = ++shared_number_};
   return object;
 }
 
 void WorldState::record_group() {
   // The rank that comes first has the lower id.
   if (StepRecord* const record = scheduler_->record(); record != nullptr) record->access(object_, Access::kWrite);
+}
+
+void WorldState::asks_for_group(const Group& group, int rank) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // asks() tells
+  asks(group, rank);
+}
+
+void WorldState::asks(const Group& group, int rank) {
+  StepRecord* const record = scheduler_->record();
+  if (record != nullptr && group_order_.asks(rank, group.id())) record->access(object_, Access::kRead);
+}
+
+void WorldState::made_together(const Group& group, const Group& parent) {
+  if (scheduler_->record() == nullptr) return;
+  std::vector<int> members(static_cast<size_t>(parent.size()));
+  for (int i = 0; i < parent.size(); ++i) members[static_cast<size_t>(i)] = parent.global_rank(i);
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // the group is the same, whoever comes last
+  group_order_.made_by(members, group.id());
 }
 
 bool WorldState::has_shared_object(std::string_view key) {
@@ -469,20 +503,22 @@ std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the first rank to come makes it; what differs then is told below
   const size_t at = n - world_groups_before_;
+  StepRecord* const record = scheduler_->record();
+  const std::string wanted = name.empty() ? absl::StrCat(n) : std::string(name);
   if (at == world_groups_.size()) {
+    if (record != nullptr) record->access(named_object(object_, absl::StrCat("name of group ", n)), Access::kWrite);
     if (n == 0 && name.empty()) {
       world_groups_.push_back({.group = world_group_});
     } else {
       record_group();
-      world_groups_.push_back(
-          {.group = keep_group(Group(group_ids_, name.empty() ? absl::StrCat(n) : std::string(name), size()),
-                               numbered_object(object_, n))});
+      world_groups_.push_back({.group = keep_group(Group(group_ids_, wanted, size()), numbered_object(object_, n))});
     }
-  } else if (StepRecord* const record = scheduler_->record();
-             record != nullptr && !name.empty() && world_groups_[at].group->name() != name) {
-    record->access(object_, Access::kRead);  // the rank that comes first names the group
+  } else if (record != nullptr && world_groups_[at].group->name() != wanted) {
+    // The rank that comes first names the group.
+    record->access(named_object(object_, absl::StrCat("name of group ", n)), Access::kRead);
   }
   std::shared_ptr<const Group> group = world_groups_[at].group;
+  if (group != world_group_) asks(*group, rank.rank());
   ++world_groups_[at].ranks;
   for (; !world_groups_.empty() && world_groups_.front().ranks == size(); ++world_groups_before_)
     world_groups_.pop_front();
@@ -502,6 +538,7 @@ std::shared_ptr<const Group> WorldState::next_group_of(RankState& rank, std::str
         keep_group(Group(group_ids_, std::move(name), std::move(ranks), "undefined"), named_object(object_, key));
   }
   std::shared_ptr<const Group> group = asked.group;
+  asks(*group, rank.rank());
   if (++asked.ranks == members) groups_asked_.erase(key);
   return group;
 }

@@ -35,6 +35,7 @@
 #include "sim/sync/observed_mutex.h"
 #include "sim/sync/rank_mutex.h"
 #include "world/flight_recorder.h"
+#include "world/group_order.h"
 #include "world/open_outputs.h"
 #include "world/operation_log.h"
 
@@ -46,7 +47,7 @@ class GroupBackend;
 class RankState final : public RankContext, public Kept {
  public:
   RankState(WorldState* world, int rank);
-  ~RankState() = default;
+  ~RankState();
 
   WorldState& world() const { return state_; }
 
@@ -92,12 +93,13 @@ class RankState final : public RankContext, public Kept {
   const std::unique_ptr<OperationLog> log_;
   RankRecorder recorder_;
   Prng rng_;
-  int world_groups_ = 0;                                            // groups of all ranks that this rank has asked for
-  absl::flat_hash_map<std::string, int> groups_of_;                 // the same of others, by name and ranks
-  absl::flat_hash_map<const void*, std::shared_ptr<void>> locals_;  // the rank's own
+  int world_groups_ = 0;                             // groups of all ranks that this rank has asked for
+  absl::flat_hash_map<std::string, int> groups_of_;  // the same of others, by name and ranks
+  absl::flat_hash_map<const void*, void*> locals_;   // the rank's own, by RankLocal
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> locals_made_;  // the same, in the order of their making
 
   struct Caught {
-    const Task* task;
+    uint64_t task;  // Task::current_serial()
     std::function<void()> told;
   };
   RankMutex caught_mu_;
@@ -222,6 +224,10 @@ class WorldState : public Kept {
   // The same of `size` ranks from `first` on, `stride` apart.
   std::shared_ptr<const Group> add_group(std::string name, int first, int stride, int size, std::string description,
                                          uint64_t object = 0);
+  // Global rank `rank` asks for a group that the first rank to ask makes: a search is told whether the order matters.
+  void asks_for_group(const Group& group, int rank);
+  // All members of `parent` have asked for the group.
+  void made_together(const Group& group, const Group& parent);
   // Global rank `rank` has left the group and makes no more calls; said twice, it counts once. Of any other world's
   // group: nothing.
   void leave_group(const Group& group, int rank);
@@ -281,6 +287,7 @@ class WorldState : public Kept {
   // A line of its own; empty: no command repeats the run.
   std::string rerun_line() const;
   void record_group();
+  void asks(const Group& group, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void count_left(const Group& group, int rank, int members);
   std::shared_ptr<const Group> keep_group(Group group, uint64_t object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A better cause than that nobody can move, if one is known, and the lines about tasks that wait.
@@ -323,8 +330,10 @@ class WorldState : public Kept {
   struct Shared {
     std::shared_ptr<void> object;
     const void* type = nullptr;
+    int64_t number = 0;  // in the order of their making
   };
   absl::flat_hash_map<std::string, Shared> shared_ ABSL_GUARDED_BY(shared_mu_);
+  int64_t shared_number_ ABSL_GUARDED_BY(shared_mu_) = 0;  // of the last
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
@@ -344,6 +353,7 @@ class WorldState : public Kept {
   std::map<int, Joined, std::less<>, KeptAllocator<std::pair<const int, Joined>>> groups_
       ABSL_GUARDED_BY(mu_);  // by id
   int group_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  GroupOrder group_order_ ABSL_GUARDED_BY(mu_);
   bool keeps_all_groups_ ABSL_GUARDED_BY(mu_) = false;
   struct Asked {
     std::shared_ptr<const Group> group;

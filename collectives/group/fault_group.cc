@@ -1,6 +1,7 @@
 #include "collectives/group/fault_group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -111,8 +112,9 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
-    if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
-    for (const Fault& fault : std::exchange(faults_, {})) {
+    if (inner_->is_over()) complete(waited);         // a promise that was not kept in time stays open
+    if (have_struck_.exchange(true)) return waited;  // in another wait, of another thread of the rank
+    for (const Fault& fault : faults_) {
       if (fault.kind == Kind::kCorrupt && !waited.ok()) continue;
       injector_.struck(fault);
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
@@ -149,7 +151,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
  private:
   const std::shared_ptr<WorkState> inner_;
   Work handle_;  // on the inner work, as long as there is one on this
-  std::vector<Fault> faults_;
+  const std::vector<Fault> faults_;
+  std::atomic<bool> have_struck_ = false;
   FaultInjector& injector_;
   const std::string op_;
   const std::string group_;

@@ -126,6 +126,11 @@ void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
       make_mesh(calls);
       break;
   }
+  if (first->world == nullptr) return;
+  for (const CollectiveCall* const call : calls) {
+    for (const std::shared_ptr<const Group>& group : call->way.request->made)
+      first->world->made_together(*group, *first->parent);
+  }
 }
 
 namespace {
@@ -161,12 +166,15 @@ void make_groups_alone(GroupRequest* request, int rank) {
       key, [&] { return std::make_shared<FakeGroups>(&world.scheduler()); }, WorldState::Maker::kSame);
   ObservedMutexLock lock(&made->mu);
   lock.apart();  // the first rank to come makes them
-  make_alone(request, rank, [&made](const std::string& name, MakeGroup make) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    FakeGroups::Made& slot = made->by_name[name];
-    if (slot.group == nullptr) slot.group = make();
-    ++slot.members;
-    return slot.group;
-  });
+  make_alone(request, rank,
+             [&made, &world, own = request->parent->global_rank(rank)](const std::string& name, MakeGroup make)
+                 ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                   FakeGroups::Made& slot = made->by_name[name];
+                   if (slot.group == nullptr) slot.group = make();
+                   world.asks_for_group(*slot.group, own);
+                   ++slot.members;
+                   return slot.group;
+                 });
   if (++made->ranks < request->parent->size()) return;
   world.unshare(key);
   // Of a split, each rank took its own color for everybody's.

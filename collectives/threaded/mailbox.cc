@@ -721,7 +721,7 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
   {
     ObservedMutexLock lock(&mu_);
     lock.apart();  // take_out() told
-    unwound_.push_back({.by = {Task::current(), cause},
+    unwound_.push_back({.by = {Task::current_serial(), cause},
                         .sends = message.sends(),
                         .rank = message.group_rank_,
                         .peer = message.call_.peer,
@@ -746,7 +746,7 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
   }
   for (std::string& text : news) world_.note(WorldState::NoteKind::kLeftover, std::move(text));
   for (const UnwoundMessage& lost : caught) {
-    bool needed = mine != nullptr && lost.by.task == Task::current();
+    bool needed = mine != nullptr && lost.by.task == Task::current_serial();
     const auto look = [&](int receiver) {
       Inbox* const inbox = existing_inbox(receiver);
       if (inbox == nullptr) return;

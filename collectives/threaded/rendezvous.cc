@@ -886,7 +886,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why, const ab
         if (failed_ != why.cause) as = failed_;
       }
       if (why.why == Why::kUnwinding) {
-        unwound_.emplace_back(seq, Unwound{Task::current(), why.cause});
+        unwound_.emplace_back(seq, Unwound{Task::current_serial(), why.cause});
         any_unwound_.store(true, std::memory_order_relaxed);
       }
     }

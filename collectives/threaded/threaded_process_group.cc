@@ -204,6 +204,10 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
 }
 
 void ThreadedProcessGroup::close_outputs() {
+  // The list is memory of this handle's rank, which another one may abort the group by.
+  if (const Task* const task = Task::current();
+      front().world_ref().has(task) && task->info.rank != global_rank() && task->record != nullptr) [[unlikely]]
+    task->record->write_memory(global_rank());
   front().rank_state()->open_outputs().remove_if([this](const OpenCall& call) {
     return call.open_group() == group().get() && static_cast<const WorkState&>(call).is_over();
   });

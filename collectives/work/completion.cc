@@ -8,6 +8,7 @@
 #include "sim/base/task.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
+#include "world/world_state.h"
 
 namespace rankloom::internal {
 
@@ -57,12 +58,15 @@ struct Completion::Nest {
 // Of a task: on a stack of its own, beside the task, which may wait for what the actions do.
 bool Completion::Nest::give_to_helper(Actions* actions) {
   const Task* const task = Task::current();
-  if (task == nullptr || task->info.rank < 0 || !task->scheduler->takes_tasks()) return false;
-  task->scheduler->spawn({.rank = task->info.rank, .kind = TaskKind::kHelper},
-                         [actions = std::make_shared<Actions>(std::move(*actions))] {
-                           Nest nest;
-                           nest.run(actions.get());
-                           if (nest.thrown != nullptr) std::rethrow_exception(nest.thrown);
+  if (task == nullptr || task->user == nullptr || !task->scheduler->takes_tasks()) return false;
+  RankState& rank = *static_cast<RankState*>(task->user);
+  task->scheduler->spawn({.rank = rank.rank(), .kind = TaskKind::kHelper},
+                         [&rank, actions = std::make_shared<Actions>(std::move(*actions))] {
+                           rank.world().run_helper(rank.rank(), [&actions] {
+                             Nest nest;
+                             nest.run(actions.get());
+                             if (nest.thrown != nullptr) std::rethrow_exception(nest.thrown);
+                           });
                          });
   return true;
 }

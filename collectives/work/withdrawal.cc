@@ -32,7 +32,7 @@ Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const 
 }
 
 bool Unwound::look() {
-  if (caught || task != Task::current() || std::uncaught_exceptions() > 0) return false;
+  if (caught || task != Task::current_serial() || std::uncaught_exceptions() > 0) return false;
   caught = true;
   return true;
 }

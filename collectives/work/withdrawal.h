@@ -31,7 +31,7 @@ Withdrawal withdrawal_of_drop(RankState& context, const std::string& who, const 
 
 // A rank that unwound out of a call.
 struct Unwound {
-  const Task* task;
+  uint64_t task;  // Task::current_serial() in it
   absl::Status cause;
   bool caught = false;  // the rank was seen to go on: `cause` holds for ranks that need the call
 

@@ -119,6 +119,17 @@ struct Task : Kept {
   // The task that runs on this thread, or nullptr on a thread that belongs to no world.
   static Task* current() { return current_; }
   static void set_current(Task* task) { current_ = task; }
+  // Owners of something beyond a call are compared by these: a task's object serves again when the task has ended, and
+  // a thread that the program made is another task in each of its calls. 0: a thread that belongs to no world.
+  static uint64_t current_serial() { return current_ != nullptr ? current_->serial : 0; }
+  static uint64_t next_serial() {
+    static std::atomic<uint64_t> last = 0;
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  static uint64_t serial_of_thread() {
+    thread_local const uint64_t serial = next_serial();
+    return serial;
+  }
 
   // const after the task was made
   Scheduler* scheduler = nullptr;
@@ -126,7 +137,8 @@ struct Task : Kept {
   const struct InnerRun* inner = nullptr;  // of a run that a task of an explored one made
   TaskId id = -1;
   TaskInfo info;
-  bool adopted = false;  // a thread of the program's: a rank by World::attach(), or a helper for a call
+  uint64_t serial = next_serial();  // of what runs as this task: another one once the object serves again
+  bool adopted = false;             // a thread of the program's: a rank by World::attach(), or a helper for a call
 
   // deterministic gears: guarded by the scheduler's StateLock, which fibers, on one thread, do without
   State state = State::kNew;

@@ -366,6 +366,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->id = id;
   task->info = info;
   task->user = user_of(info.rank);
+  task->serial = Task::next_serial();
   task->adopted = false;
   task->state = Task::State::kNew;
   task->permit = false;
@@ -444,6 +445,7 @@ Task* DeterministicScheduler::attach(const TaskInfo& info) {
     ++strangers_calls_;
   }
   task->adopted = true;
+  task->serial = Task::serial_of_thread();
   ++live_;
   engine_->attach(*task);
   if (info.kind != TaskKind::kRank && moving_ && baton_rank_ == info.rank) {

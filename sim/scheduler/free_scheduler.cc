@@ -55,6 +55,7 @@ Task* FreeScheduler::add_task(const TaskInfo& info, bool adopted) {
   task->info = info;
   task->user = user_of(info.rank);
   task->adopted = adopted;
+  if (adopted) task->serial = Task::serial_of_thread();
   task->state = Task::State::kRunning;
   Task* const raw = task.get();
   OrderedMutexLock lock(&tasks_mu_);

@@ -170,7 +170,7 @@ class MutexState final : public WaitsFor {
   mutable ObservedMutex mu_{nullptr, LockLevel::kSync};
   RankCondVar freed_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
-  const Task* owner_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: a thread of no world
+  uint64_t owner_ ABSL_GUARDED_BY(mu_) = 0;  // Task::current_serial()
   int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
   CodeSite locked_at_ ABSL_GUARDED_BY(mu_);
 };
@@ -178,7 +178,7 @@ class MutexState final : public WaitsFor {
 absl::Status MutexState::acquire(CodeSite code) {
   const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
   ObservedMutexLock lock(&mu_);
-  if (held_ && owner_ != nullptr && owner_ == Task::current()) {
+  if (held_ && owner_ != 0 && owner_ == Task::current_serial()) {
     lock.apart();  // nobody else can free it meanwhile
     misuse(site,
            absl::StrCat("this task holds it already", site_place(Site{.code = locked_at_}), ", want no second lock"));
@@ -204,8 +204,8 @@ void MutexState::take(CodeSite code) {
   told.write();
   told.lower();
   held_ = true;
-  owner_ = Task::current();
-  owner_rank_ = owner_ != nullptr ? owner_->info.rank : -1;
+  owner_ = Task::current_serial();
+  owner_rank_ = owner_ != 0 ? Task::current()->info.rank : -1;
   locked_at_ = code;
 }
 
@@ -222,7 +222,7 @@ bool MutexState::try_lock(CodeSite code) {
 void MutexState::release(CodeSite code) {
   ObservedMutexLock lock(&mu_);
   const Told told(object_);
-  if (!held_ || owner_ != Task::current()) {
+  if (!held_ || owner_ != Task::current_serial()) {
     if (aborted() || AfterRanks::here() != nullptr) return;  // a wait that failed did not lock it
     told.read();
     misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
@@ -232,7 +232,7 @@ void MutexState::release(CodeSite code) {
   told.write();
   told.raise();
   held_ = false;
-  owner_ = nullptr;
+  owner_ = 0;
   owner_rank_ = -1;
   freed_.notify_takers();
 }
@@ -483,7 +483,8 @@ bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool
       const LibraryScope library;
       return state_->wait_until(mu->state_.get(), deadline, code);
     }();
-    if (error_kind(status) == ErrorKind::kTimeout && !status.ok()) return done();
+    // The cause of an abort may be a Timeout, too.
+    if (error_kind(status) == ErrorKind::kTimeout && !status.ok() && !aborted()) return done();
     check(status, Site{.what = "condition wait"});
   }
   return true;

@@ -15,6 +15,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
+#include "sim/base/text.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
@@ -338,7 +339,7 @@ TEST_P(FaultTest, AnAbortEndsAFakeGroup) {
         report.text(),
         AllOf(HasSubstr(when == When::kBefore ? "all_reduce seq 1: the group failed before"
                                               : "all_reduce seq 2: the group failed before"),
-              HasSubstr(absl::StrCat("rank 1 aborted group 0: injected, ", fault_when_name(when), " the call"))));
+              HasSubstr(absl::StrCat("rank 1 aborted group 0: injected, ", sv(fault_when_name(when)), " the call"))));
   }
 }
 

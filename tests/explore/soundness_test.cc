@@ -825,6 +825,139 @@ std::string race_name(const testing::TestParamInfo<Race>& race) {
   return absl::StrReplaceAll(race.param.name, {{" ", "_"}, {",", ""}});
 }
 
+Race race_on(std::string name, int ranks, std::function<Program()> make) {
+  return {std::move(name), ranks, std::move(make)};
+}
+
+// Changes by one rank at which another one looks, though neither names the other.
+std::vector<Race> other_ranks_races() {
+  std::vector<Race> races;
+  // Groups are numbered as they are made, by the rank that comes first.
+  const auto ids = [](ProcessGroup& a, ProcessGroup& b) { return absl::StrCat(a.group()->id(), " ", b.group()->id()); };
+  for (const bool of_all : {false, true}) {
+    races.push_back(
+        race(of_all ? "groups of all ranks in another order" : "groups in another order", 2, [=](RankContext& rank) {
+          const bool zero = rank.rank() == 0;
+          const std::vector<int> ranks = of_all ? std::vector<int>() : std::vector<int>{0, 1};
+          // Of all ranks the first ones are one group, whatever they are called.
+          auto a = init_process_group(rank, {.name = zero ? "x" : "y", .ranks = ranks});
+          auto b = init_process_group(rank, {.name = zero ? "y" : "x", .ranks = ranks});
+          return absl::StrCat(ids(*a, *b), " ", a->group_name(), " ", b->group_name());
+        }));
+  }
+  races.push_back(race("the name of the first group", 2, [](RankContext& rank) {
+    const GroupOptions named{.name = "b"};
+    return init_process_group(rank, rank.rank() == 0 ? GroupOptions() : named)->group_name();
+  }));
+  races.push_back(race("fake groups in another order", 2, [=](RankContext& rank) {
+    auto a = init_process_group(rank, {.backend = GroupOptions::Backend::kFake, .name = "a"});
+    auto b = init_process_group(rank, {.backend = GroupOptions::Backend::kFake, .name = "b"});
+    auto first = (rank.rank() == 0 ? a : b)->new_group();
+    auto second = (rank.rank() == 0 ? b : a)->new_group();
+    return ids(*first, *second);
+  }));
+  races.push_back(race("a group of other ranks", 3, [=](RankContext& rank) -> std::string {
+    if (rank.rank() == 2) {
+      const auto pair = init_process_group(rank, {.name = "pair", .ranks = {1, 2}});
+      rank.store().set("k", "");
+      return absl::StrCat(pair->group()->id());
+    }
+    if (rank.rank() == 0) rank.store().get("k");
+    auto both = init_process_group(rank, {.name = "both", .ranks = {0, 1}});
+    const int id = both->group()->id();
+    if (rank.rank() == 1) init_process_group(rank, {.name = "pair", .ranks = {1, 2}});
+    return absl::StrCat(id);
+  }));
+  struct Handles {
+    Watched<std::shared_ptr<ProcessGroup>> group;
+    Watched<Stream::Event> event;
+    Mutex mu;
+    Latch ready{1}, go{1}, end{1};
+  };
+  const auto with_handles = [](std::string name, std::string (*program)(RankContext&, Handles&)) {
+    return race_on(std::move(name), 2, [program] {
+      return Program([program, handles = std::make_shared<Handles>()](RankContext& rank) {
+        std::string seen = program(rank, *handles);
+        return seen;
+      });
+    });
+  };
+  races.push_back(
+      with_handles("an abort by the handle of another rank", [](RankContext& rank, Handles& shared) -> std::string {
+        auto a = init_process_group(rank);
+        auto b = init_process_group(rank);
+        std::vector<float> x = {1};
+        Work work = a->all_reduce(x);
+        if (rank.rank() == 0) {
+          shared.group.set(a);
+          shared.ready.count_down();
+          shared.go.wait();
+        } else {
+          work.wait();
+          shared.ready.wait();
+          shared.go.count_down();
+          shared.group.get()->abort();
+          shared.group.set(nullptr);
+        }
+        try {
+          b->all_reduce(x).wait();
+        } catch (const DistError& error) {
+          if (error.kind() != ErrorKind::kInvalidArgument) throw;
+          b->abort();
+          return "its output is that of another call";
+        }
+        return "done";
+      }));
+  races.push_back(with_handles("the last event of a stream goes with another rank",
+                               [](RankContext& rank, Handles& shared) -> std::string {
+                                 auto pg = init_process_group(rank, {.eager_bytes = 64});
+                                 std::vector<float> x = {1};
+                                 if (rank.rank() == 1) {
+                                   {
+                                     SimStream stream(rank);
+                                     (void)pg->send(x, 0, 0, {.stream = &stream});
+                                     shared.event.set(stream.record());
+                                   }
+                                   shared.go.count_down();
+                                   shared.end.wait();
+                                   return "";
+                                 }
+                                 shared.go.wait();
+                                 shared.event.set({});
+                                 std::string seen = "received";
+                                 try {
+                                   pg->recv(x, 1).wait();
+                                 } catch (const DistError& error) {
+                                   seen = kind_of(error);
+                                 }
+                                 shared.end.count_down();
+                                 return seen;
+                               }));
+  races.push_back(with_handles("a mutex of a task that has ended",
+                               [](RankContext& rank, Handles& shared) ABSL_NO_THREAD_SAFETY_ANALYSIS -> std::string {
+                                 if (rank.rank() == 1) {
+                                   rank.world().spawn_helper([&shared, &rank]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                     shared.mu.lock();
+                                     shared.ready.count_down();
+                                     rank.store().set("k", "");
+                                   });
+                                   return "";
+                                 }
+                                 shared.ready.wait();
+                                 rank.world().spawn_helper([&shared, &rank]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                   try {
+                                     shared.mu.unlock();
+                                     rank.store().set("seen", "unlocked");
+                                   } catch (const DistError& error) {
+                                     rank.store().set("seen", kind_of(error));
+                                   }
+                                 });
+                                 return rank.store().get("seen");
+                               }));
+  return races;
+}
+
+INSTANTIATE_TEST_SUITE_P(OtherRanks, SoundnessTest, testing::ValuesIn(other_ranks_races()), race_name);
 INSTANTIATE_TEST_SUITE_P(Store, SoundnessTest, testing::ValuesIn(store_races()), race_name);
 INSTANTIATE_TEST_SUITE_P(Time, SoundnessTest, testing::ValuesIn(time_races()), race_name);
 INSTANTIATE_TEST_SUITE_P(Works, SoundnessTest, testing::ValuesIn(work_races()), race_name);
