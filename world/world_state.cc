@@ -463,7 +463,7 @@ void WorldState::asks_for_group(const Group& group, int rank) {
   asks(group, rank);
 }
 
-void WorldState::asks(const Group& group, int rank) {
+[[gnu::noinline]] void WorldState::asks(const Group& group, int rank) {
   StepRecord* const record = scheduler_->record();
   if (record != nullptr && group_order_.asks(rank, group.id())) record->access(object_, Access::kRead);
 }

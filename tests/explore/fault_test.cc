@@ -325,6 +325,23 @@ TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {
   }
 }
 
+TEST_P(FaultTest, TwoWaitsForOneCallAreStruckOnce) {
+  const RunReport report = run(2, {{.kind = Kind::kCorrupt, .rank = 0, .when = When::kAfter}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work work = pg->all_reduce(x);
+    Latch ended(1);
+    rank.world().spawn_helper([&, copy = work]() mutable {
+      copy.wait();
+      ended.count_down();
+    });
+    work.wait();
+    ended.wait();
+    EXPECT_EQ(x[0] != 2, rank.rank() == 0);  // a bit that is flipped twice is none
+  });
+  EXPECT_THAT(report.faults, testing::SizeIs(1)) << report.text();
+}
+
 TEST_P(FaultTest, AnAbortEndsAFakeGroup) {
   for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
     const RunReport report =

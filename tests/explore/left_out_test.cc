@@ -290,6 +290,32 @@ std::vector<Shown> shown() {
   const Program named = written(2, [](RankContext& rank) {
     return std::string(init_process_group(rank, {.name = rank.rank() == 0 ? "a" : "b"})->group()->name());
   });
+  const Program in_another_order = written(2, [](RankContext& rank) {
+    const bool zero = rank.rank() == 0;
+    const auto a = init_process_group(rank, {.name = zero ? "x" : "y", .ranks = {0, 1}});
+    const auto b = init_process_group(rank, {.name = zero ? "y" : "x", .ranks = {0, 1}});
+    return absl::StrCat(a->group()->id(), b->group()->id());
+  });
+  // Rank 1 aborts by the handle of rank 0, whose output it closes.
+  const Program aborted_by_other = written(2, [](RankContext& rank) -> std::string {
+    static std::shared_ptr<ProcessGroup> handle;
+    const auto a = init_process_group(rank);
+    const auto b = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work work = a->all_reduce(x);
+    if (rank.rank() == 0) {
+      handle = a;
+      rank.store().set("ready", "");
+      rank.store().get("go");
+    } else {
+      work.wait();
+      rank.store().get("ready");
+      rank.store().set("go", "");
+      std::exchange(handle, nullptr)->abort();
+    }
+    b->all_reduce(x).wait();
+    return "done";
+  });
   const Program warned = written(2, [](RankContext& rank) -> std::string {
     if (rank.rank() == 1) {
       rank.sleep_for(ms(1));
@@ -549,6 +575,8 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kReadVariable},
                                            {.kind = Kind::kDrop},
                                            {.kind = Kind::kSet, .a = 1}}})},
+      {"read: WorldState::asks", in_another_order},
+      {"write: ThreadedProcessGroup::close_outputs", aborted_by_other},
       {"write: SimStream::status", stream_fails},
       {"write: WorkState::forget_outputs", learned_by_other},
       {"commute: PartWork::issued", other_rank_waits},

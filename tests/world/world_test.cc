@@ -184,6 +184,56 @@ TEST_P(WorldTest, TheSchedulesSeedIsTheRanksUnlessOneIsGiven) {
   EXPECT_NE(seeds_of(scheduled), seeds_of(given));
 }
 
+// Tells of its end.
+struct Told {
+  std::vector<std::string>* ends = nullptr;
+  std::string name;
+  ~Told() {
+    if (ends != nullptr) ends->push_back(name);
+  }
+};
+
+TEST_P(WorldTest, LocalsGoInTheReverseOfTheirMaking) {
+  static RankLocal<Told> first, second, third;
+  std::vector<std::string> ends;
+  run_world(GetParam().options(1), [&](RankContext& rank) {
+    std::vector<std::string> names;
+    for (int i = 0; i < 20; ++i) names.push_back(std::to_string(i * 7919 % 20));
+    for (const std::string& name : names) {
+      const auto made = WorldLocal<Told>(name).get(rank.world());
+      made->name = "world " + name;
+      made->ends = &ends;
+    }
+    for (auto* const local : {&second, &third, &first}) (*local)->ends = &ends;
+    second->name = "second";
+    third->name = "third";
+    first->name = "first";
+  }).throw_if_failed();
+  ASSERT_EQ(ends.size(), 23);
+  std::vector<std::string> expected;
+  for (int i = 19; i >= 0; --i) expected.push_back("world " + std::to_string(i * 7919 % 20));
+  const auto of_rank = std::find(ends.begin(), ends.end(), "first");
+  EXPECT_EQ(std::vector<std::string>(of_rank, of_rank + 3), (std::vector<std::string>{"first", "third", "second"}));
+  ends.erase(of_rank, of_rank + 3);
+  EXPECT_EQ(ends, expected);
+}
+
+TEST_P(WorldTest, ALocalMayMakeOthers) {
+  struct Outer {
+    Outer() {
+      static std::vector<RankLocal<int>> others(100);  // a table of them grows meanwhile
+      for (RankLocal<int>& other : others) sum += ++*other;
+    }
+    int sum = 0;
+  };
+  static RankLocal<Outer> outer;
+  run_world(GetParam().options(1), [&](RankContext&) {
+    EXPECT_EQ(outer->sum, 100);
+    outer->sum = 3;
+    EXPECT_EQ(outer->sum, 3);
+  }).throw_if_failed();
+}
+
 TEST_P(WorldTest, ALocalIsOnePerRankAndItsHelpers) {
   static RankLocal<std::vector<int>> numbers;
   std::vector<size_t> sizes(3);

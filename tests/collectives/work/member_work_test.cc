@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,47 @@ class CompletedAtTheDeadline final : public MemberWork {
 
 class MemberWorkTest : public EveryWorldTest {};
 INSTANTIATE_TEST_SUITE_P(Worlds, MemberWorkTest, every_world(), world_name);
+
+// The cause of an abort may be a Timeout, which is not that of the wait.
+TEST_P(MemberWorkTest, AWaitOnAConditionThatAnAbortEndsThrowsItsCause) {
+  if (!deterministic()) GTEST_SKIP() << "a rank that polls is no end of a run without a schedule";
+  WorldOptions world = options(2);
+  world.stuck_after = absl::Milliseconds(200);
+  bool returned = false;
+  const RunReport report = run_to_failure(world, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      const Promise never(&rank.world().scheduler(), 1);
+      Work work = never.work();
+      while (!work.is_completed()) rank.yield();
+      return;
+    }
+    Mutex mu;
+    CondVar changed;
+    const MutexLock lock(&mu);
+    changed.wait_for(&mu, absl::InfiniteDuration(), [] { return false; });
+    returned = true;
+  });
+  EXPECT_FALSE(returned);
+  EXPECT_EQ(error_kind(report.cause), ErrorKind::kTimeout) << report.text();
+}
+
+// Callbacks that complete works with callbacks go on a stack of their own when they are too many.
+TEST_P(MemberWorkTest, AnExceptionBelowManyCallbacksIsTheRanksFailure) {
+  const RunReport report = run_to_failure(1, [](RankContext& rank) {
+    std::vector<Promise> works(1'200);
+    for (size_t i = 0; i + 1 < works.size(); ++i)
+      works[i].work().then([next = works[i + 1]](const absl::Status&) mutable { next.set_value(); });
+    bool called = false;
+    works.back().work().then([&](const absl::Status&) {
+      called = true;
+      throw std::runtime_error("at the bottom");
+    });
+    works[0].set_value();
+    while (!called) rank.yield();
+    rank.sleep_for(absl::Milliseconds(1));
+  });
+  EXPECT_THAT(report.text(), testing::HasSubstr("at the bottom"));
+}
 
 // The other members had that end, too: a Timeout would be this one's alone.
 TEST_P(MemberWorkTest, AWaitEndsAsTheCallThatEndedWithIt) {
