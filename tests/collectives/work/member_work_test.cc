@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -89,7 +90,7 @@ TEST_P(MemberWorkTest, AnExceptionBelowManyCallbacksIsTheRanksFailure) {
     std::vector<Promise> works(1'200);
     for (size_t i = 0; i + 1 < works.size(); ++i)
       works[i].work().then([next = works[i + 1]](const absl::Status&) mutable { next.set_value(); });
-    bool called = false;
+    std::atomic<bool> called = false;
     works.back().work().then([&](const absl::Status&) {
       called = true;
       throw std::runtime_error("at the bottom");
