@@ -21,6 +21,8 @@ namespace {
 using Change = FileLog::Change;
 
 constexpr size_t kMaxDigits = 20;  // of an int64 with its sign
+// Between two looks of a thread of no world at whether its world was aborted.
+constexpr int64_t kLookNs = 50'000'000;
 
 // The number that `text` is; empty counts as 0.
 bool parse_number(std::string_view text, int64_t* number) {
@@ -271,14 +273,29 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     const BarrierWait barrier(&table_, call);
     const std::string barrier_name = call.way.barrier != nullptr ? quote(call.way.barrier->name) : "";
     const Site site = wait_site(call, detail, barrier_name, barrier);
+    // An abort wakes ranks only: a thread of no world looks now and then.
+    Deadline until = **deadline;
+    const bool looks =
+        !shared_ && Task::current() == nullptr && AfterRanks::here() == nullptr && state_.world().known();
+    if (looks) until.at_ns = std::min(until.at_ns, monotonic_ns() + kLookNs);
     const absl::Status waited = shared_ ? await_log(&changed, missing[0], want, site, (*deadline)->at_ns)
-                                        : await_table(&changed, missing, want, site, **deadline);
+                                        : await_table(&changed, missing, want, site, until);
     if (waited.ok()) continue;
+    if (looks) {
+      if (absl::Status cause = abort_cause_of_world(); !cause.ok()) return explain(call, missing[0], std::move(cause));
+      if (monotonic_ns() < (*deadline)->at_ns) continue;
+    }
     if (world != nullptr && world->aborted()) return waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
     for (const std::string_view key : missing) table_.gave_up(key, want);
     return timed_out(lines_below(waited.message()));
   }
+}
+
+absl::Status TableStore::abort_cause_of_world() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  table_.mu.unlock();
+  const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
+  return state_.abort_cause();
 }
 
 bool TableStore::world_has_ended() ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -66,6 +66,8 @@ class TableStore : public Kept {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   // Whether the store is one of a world that is over. Asked without the mutex, which is held before and after.
   bool world_has_ended() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
+  // The same of the cause of its abort; OK: none.
+  absl::Status abort_cause_of_world() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   // One wait of await(), for the first of the missing keys.
   absl::Status await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,
                            const Site& site, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);

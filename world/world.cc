@@ -54,10 +54,7 @@ namespace internal {
 void* rank_local(const void* key, std::shared_ptr<void> (*make)()) {
   RankState* const rank = RankState::current();
   if (rank == nullptr) throw std::logic_error("RankLocal used on a thread that belongs to no rank");
-  if (const auto at = rank->locals_.find(key); at != rank->locals_.end()) return at->second;
-  std::shared_ptr<void> object = make();  // may use others
-  rank->locals_made_.emplace_back(key, object);
-  return rank->locals_.insert_or_assign(key, object.get()).first->second;
+  return rank->local(key, make);
 }
 
 std::shared_ptr<void> world_local(World& world, std::string_view name, const void* type,

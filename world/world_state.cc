@@ -55,12 +55,30 @@ RankState::RankState(WorldState* world, int rank)
   if (log_ != nullptr) recorder_.tell(log_.get());
 }
 
-RankState::~RankState() {
-  // The last that was made goes first.
-  while (!locals_made_.empty()) {
-    const auto [key, object] = std::move(locals_made_.back());
+void* RankState::local(const void* key, std::shared_ptr<void> (*make)()) {
+  const auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(caught_mu_) {
+    const auto at = locals_.find(key);
+    return at != locals_.end() ? at->second : nullptr;
+  };
+  {
+    RankMutexLock lock(&caught_mu_);
+    if (void* const object = known(); object != nullptr) return object;
+  }
+  std::shared_ptr<void> made = make();  // may ask for others; goes without the lock if a helper was first
+  RankMutexLock lock(&caught_mu_);
+  if (void* const object = known(); object != nullptr) return object;
+  locals_.emplace(key, made.get());
+  return locals_made_.emplace_back(key, std::move(made)).second.get();
+}
+
+bool RankState::release_locals() {
+  for (bool any = false;; any = true) {
+    std::shared_ptr<void> last;
+    RankMutexLock lock(&caught_mu_);
+    if (locals_made_.empty()) return any;
+    locals_.erase(locals_made_.back().first);
+    last = std::move(locals_made_.back().second);
     locals_made_.pop_back();
-    locals_.erase(key);
   }
 }
 
@@ -284,12 +302,15 @@ void WorldState::release_what_users_left() {
       lock.apart();  // after all steps
       hooks.swap(end_hooks_);
     }
-    if (listeners.empty() && shared.empty() && hooks.empty()) return;
+    const bool none = listeners.empty() && shared.empty() && hooks.empty();
     // The last that was made goes first, as elsewhere in C++: its destructor may use the others.
     std::vector<Shared> made;
     for (auto& [key, object] : shared) made.push_back(std::move(object));
     std::sort(made.begin(), made.end(), [](const Shared& a, const Shared& b) { return a.number < b.number; });
     while (!made.empty()) made.pop_back();
+    bool locals = false;
+    for (const auto& rank : contexts_) locals = (rank != nullptr && rank->release_locals()) || locals;
+    if (none && !locals) return;
   }
 }
 

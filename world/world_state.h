@@ -47,7 +47,7 @@ class GroupBackend;
 class RankState final : public RankContext, public Kept {
  public:
   RankState(WorldState* world, int rank);
-  ~RankState();
+  ~RankState() = default;
 
   WorldState& world() const { return state_; }
 
@@ -86,6 +86,10 @@ class RankState final : public RankContext, public Kept {
   friend void* rank_local(const void* key, std::shared_ptr<void> (*make)());
   // The calling task has returned.
   void task_returned();
+  // The object of a RankLocal, made if there is none.
+  void* local(const void* key, std::shared_ptr<void> (*make)());
+  // Lets the rank's locals go, the last that was made first. False: there was none.
+  bool release_locals();
   // The number of the last call, from 0; -1: none, or none is recorded.
   int64_t last_call() const;
 
@@ -95,17 +99,19 @@ class RankState final : public RankContext, public Kept {
   Prng rng_;
   int world_groups_ = 0;                             // groups of all ranks that this rank has asked for
   absl::flat_hash_map<std::string, int> groups_of_;  // the same of others, by name and ranks
-  absl::flat_hash_map<const void*, void*> locals_;   // the rank's own, by RankLocal
-  std::vector<std::pair<const void*, std::shared_ptr<void>>> locals_made_;  // the same, in the order of their making
 
   struct Caught {
     uint64_t task;  // Task::current_serial()
     std::function<void()> told;
   };
-  RankMutex caught_mu_;
+  RankMutex caught_mu_;  // of all below
   std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
   std::vector<std::string> lost_ ABSL_GUARDED_BY(caught_mu_);  // lost_by_exception(), before the next call
   int64_t lost_after_ ABSL_GUARDED_BY(caught_mu_) = -1;        // the last call by then
+
+  // The rank's own objects by RankLocal, which its helpers ask for, too; and in the order of their making.
+  absl::flat_hash_map<const void*, void*> locals_ ABSL_GUARDED_BY(caught_mu_);
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> locals_made_ ABSL_GUARDED_BY(caught_mu_);
 
   OpenOutputs open_outputs_;
 };

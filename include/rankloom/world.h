@@ -242,7 +242,8 @@ class World {
   // Ends the run for a failure of `rank`; the first one is the headline. A rank that is told of twice keeps its first.
   void rank_failed(int rank, std::exception_ptr failure, CodeSite code = CodeSite::here());
   // `listener` is told the cause when the world is aborted, on the thread that aborts it: for what nobody waits in,
-  // such as works whose completion others were promised. It must not wait. Not called for an abort that is past.
+  // such as works whose completion others were promised. It must not wait. Not called for an abort that is past. It may
+  // still be running on another thread when forget_on_abort() returns: let it own what it uses.
   // Returns what forget_on_abort() takes.
   int64_t on_abort(std::function<void(const absl::Status&)> listener, CodeSite code = CodeSite::here());
   void forget_on_abort(int64_t listener);

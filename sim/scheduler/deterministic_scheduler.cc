@@ -76,19 +76,21 @@ inline void DeterministicScheduler::make_ready(Task& task) {
   if (mover_sleeps_.load(std::memory_order_relaxed)) mover_parker_.unpark();
 }
 
+inline int& DeterministicScheduler::running_of(int rank) { return running_of_rank_[static_cast<size_t>(rank + 1)]; }
+
 inline void DeterministicScheduler::start_running(Task& task) {
   task.state = Task::State::kRunning;
   ++running_;
   note_running(task.id < 0 ? nullptr : &task);
   if (!threads_ || task.id < 0) return;
   baton_rank_ = task.info.rank;
-  ++running_of_rank_[static_cast<size_t>(task.info.rank)];
+  ++running_of(task.info.rank);
 }
 
 inline void DeterministicScheduler::stop_running(Task& task, Task::State next) {
   if (task.state == Task::State::kRunning) {
     --running_;
-    if (threads_) --running_of_rank_[static_cast<size_t>(task.info.rank)];
+    if (threads_) --running_of(task.info.rank);
   }
   task.state = next;
 }
@@ -234,7 +236,7 @@ DeterministicScheduler::DeterministicScheduler(WorldOptions&& options, const Run
   host_.record = record();
   host_.inner = inner();
   prefetches_ = !threads_ && runs_to_block_ && options_.world_size >= kPrefetchRanks;
-  if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.world_size));
+  if (threads_) running_of_rank_.resize(static_cast<size_t>(options_.world_size) + 1);
   for (int rank = 0; rank < options_.world_size; ++rank) {
     Task& task = rank_tasks_[static_cast<size_t>(rank)];
     task.scheduler = this;
@@ -519,7 +521,7 @@ bool DeterministicScheduler::last_mover_of(int rank, int ending) const {
   const Task& main = rank_tasks_[static_cast<size_t>(rank)];
   const bool joins = main.state == Task::State::kRunning && joined_at_.contains(rank) &&
                      joined_at_.at(rank) == main.steps.load(std::memory_order_relaxed) && !thread_runs(main.thread);
-  return running_of_rank_[static_cast<size_t>(rank)] == ending + (joins ? 1 : 0);
+  return running_of_rank_[static_cast<size_t>(rank + 1)] == ending + (joins ? 1 : 0);
 }
 
 void DeterministicScheduler::move_on_thread() {
@@ -1023,13 +1025,13 @@ Task* DeterministicScheduler::ready_beside(int rank) const {
 // runs beside the rank, as it would have done if it had come to its point now. If it waits for others, they get the
 // baton, or, if nobody can run, time goes on. As long as the rank's main thread comes to no other point, it is taken to
 // join.
-void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
-  if (!threads_) return;
+absl::Status DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* /*texts*/) {
+  if (!threads_) return absl::OkStatus();
   Task* helper = nullptr;
   {
     const StateLock lock(this);
     const uint64_t steps = steps_.load(std::memory_order_relaxed);
-    bool computes = !moving_ || baton_rank_ < 0 || running_of_rank_[static_cast<size_t>(baton_rank_)] == 0;
+    bool computes = !moving_ || baton_rank_ < 0 || running_of(baton_rank_) == 0;
     bool waits = false;
     for (const Task* task : live_tasks()) {
       if (computes || task->info.rank != baton_rank_) continue;
@@ -1039,9 +1041,9 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
     if (computes || !waits || steps != still_at_step_) {
       still_at_step_ = steps;
       still_since_ns_ = now_ns;
-      return;
+      return absl::OkStatus();
     }
-    if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return;
+    if (now_ns - still_since_ns_ < std::min(kGraceNs, stall_ns())) return absl::OkStatus();
     still_since_ns_ = now_ns;
     const Task& main = rank_tasks_[static_cast<size_t>(baton_rank_)];
     if (main.state == Task::State::kRunning) joined_at_[baton_rank_] = main.steps.load(std::memory_order_relaxed);
@@ -1054,6 +1056,7 @@ void DeterministicScheduler::look_for_stuck(int64_t now_ns, std::vector<std::str
     }
   }
   helper != nullptr ? engine_->unpark(*helper) : move_on_thread();
+  return absl::OkStatus();
 }
 
 void DeterministicScheduler::away_changed(int) { mover_parker_.unpark(); }

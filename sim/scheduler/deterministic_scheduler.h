@@ -47,7 +47,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   Trace take_trace() override;
   uint64_t steps() const override { return steps_.load(std::memory_order_relaxed); }
   void asked_outside() override;
-  void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
+  absl::Status look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
   // --- a world over several processes, on fibers: with an outside waker, so that this one alone finds no deadlock
 
@@ -101,6 +101,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void away_changed(int n) override;
   bool await_tasks() override;
   void end_tasks(bool strangers) override;
+  void end_watch() override { watch_.end(); }
   std::vector<const Task*> ready_tasks() const override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
@@ -122,6 +123,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void wake_all_here();
   // Steps of each switch: inlined where they are used.
   [[gnu::always_inline]] void make_ready(Task& task);
+  int& running_of(int rank);  // -1: of tasks of no rank
   [[gnu::always_inline]] void start_running(Task& task);
   // `task` (null: nobody) has the fibers' thread from now on.
   void note_running(const Task* task) {
@@ -242,7 +244,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool started_ = false;  // choices may be drawn
   bool moving_ = false;   // there is a mover
   int baton_rank_ = -1;
-  std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning
+  std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning; first those of no rank
   int running_ = 0;
   int points_in_a_row_ = 0;  // of the running task since it was picked
   // Scheduling points after which a rank under fifo lets others run although it did not block.

@@ -17,6 +17,7 @@ FreeScheduler::FreeScheduler(WorldOptions&& options)
     : Scheduler(std::move(options), /*deterministic=*/false, /*record=*/nullptr),
       counts_(int64_t{options_.world_size} * kLive + kBias),
       live_ranks_(options_.world_size),
+      ended_steps_of_(static_cast<size_t>(options_.world_size) + 1),
       came_(static_cast<size_t>(options_.world_size)) {}
 
 FreeScheduler::~FreeScheduler() { close(); }
@@ -89,6 +90,11 @@ void FreeScheduler::start_thread(Task* task, absl::AnyInvocable<void()> body) {
       options_.fresh_threads);
 }
 
+void FreeScheduler::end_watch() {
+  wait_for_threads();
+  watch_.end();
+}
+
 void FreeScheduler::wait_for_threads() {
   for (;;) {
     {
@@ -148,7 +154,9 @@ void FreeScheduler::detach(Task* task) {
 void FreeScheduler::finish(Task* task) {
   {
     OrderedMutexLock lock(&tasks_mu_);
-    ended_steps_ += task->steps.load(std::memory_order_relaxed);
+    const uint64_t steps = task->steps.load(std::memory_order_relaxed);
+    ended_steps_ += steps;
+    ended_steps_of_[of_rank(*task)] += steps;
     if (task->info.kind == TaskKind::kRank) live_ranks_.fetch_sub(1, std::memory_order_relaxed);
     tasks_[static_cast<size_t>(task->id)].reset();
   }
@@ -230,11 +238,11 @@ void FreeScheduler::away_changed(int n) {
   if (n < 0) check_deadlock();
 }
 
-void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) {
+absl::Status FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) {
   absl::Status end;
   {
     OrderedMutexLock lock(&report_mu_);
-    if (aborted() || ends_ || !strangers_seen()) return;
+    if (aborted() || ends_ || !strangers_seen()) return end;
     reporting_.store(true);
     std::vector<Task*> blocked;
     all_asleep(&blocked);
@@ -272,7 +280,7 @@ void FreeScheduler::look_for_stuck(int64_t now_ns, std::vector<std::string>* tex
     }
     reporting_.store(false);
   }
-  if (!end.ok()) end_stuck(std::move(end));
+  return end;
 }
 
 void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) {
@@ -286,17 +294,18 @@ void FreeScheduler::while_nobody_moves(absl::FunctionRef<void(const std::vector<
 
 void FreeScheduler::append_outstanding(std::vector<Outstanding>* outstanding) const {
   OrderedMutexLock lock(&tasks_mu_);
-  // A step of one task of a rank moves the rank: its main thread may wait for a helper in a way of its own.
-  std::vector<uint64_t> steps(came_.size());
+  // A step of one task of a rank moves the rank: its main thread may wait for a helper in a way of its own, or for a
+  // thread that the program made, which is another task in each of its calls.
+  std::vector<uint64_t> steps = ended_steps_of_;
   for (const std::unique_ptr<Task>& task : tasks_) {
-    if (task != nullptr) steps[static_cast<size_t>(task->info.rank)] += task->steps.load(std::memory_order_relaxed);
+    if (task != nullptr) steps[of_rank(*task)] += task->steps.load(std::memory_order_relaxed);
   }
   for (const std::unique_ptr<Task>& task : tasks_) {
     if (task == nullptr || task->parker.asleep()) continue;
     outstanding->push_back({.id = task->id,
                             .info = task->info,
                             .thread = task->thread.load(std::memory_order_relaxed),
-                            .steps = steps[static_cast<size_t>(task->info.rank)],
+                            .steps = steps[of_rank(*task)],
                             .last = task->last.site()});
   }
   const bool any_came = std::find(came_.begin(), came_.end(), true) != came_.end();

@@ -37,7 +37,7 @@ class FreeScheduler final : public Scheduler {
   const Trace& trace() const override { return empty_trace_; }
   uint64_t steps() const override;
   void ranks_elsewhere(int own) override;
-  void look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
+  absl::Status look_for_stuck(int64_t now_ns, std::vector<std::string>* texts) override;
 
  protected:
   void deterministic_point(const Site&, Step) override {}
@@ -46,10 +46,13 @@ class FreeScheduler final : public Scheduler {
   void away_changed(int n) override;
   bool await_tasks() override;
   void end_tasks(bool strangers) override;
+  void end_watch() override;
   void outside_changed(int n) override;
   void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) override;
 
  private:
+  // The place of a task's rank in ended_steps_of_: 0 of no rank.
+  static size_t of_rank(const Task& task) { return static_cast<size_t>(task.info.rank + 1); }
   Task* add_task(const TaskInfo& info, bool adopted);
   void start_thread(Task* task, absl::AnyInvocable<void()> body);
   void finish(Task* task);
@@ -75,9 +78,10 @@ class FreeScheduler final : public Scheduler {
 
   mutable OrderedMutex tasks_mu_{LockLevel::kTasks};
   std::vector<std::unique_ptr<Task>> tasks_ ABSL_GUARDED_BY(tasks_mu_);
-  uint64_t ended_steps_ ABSL_GUARDED_BY(tasks_mu_) = 0;  // of tasks that are gone
-  int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;           // of run() and spawn(), that have not ended
-  std::vector<bool> came_ ABSL_GUARDED_BY(tasks_mu_);    // ranks that began or attached
+  uint64_t ended_steps_ ABSL_GUARDED_BY(tasks_mu_) = 0;              // of tasks that are gone
+  std::vector<uint64_t> ended_steps_of_ ABSL_GUARDED_BY(tasks_mu_);  // the same by of_rank()
+  int threads_ ABSL_GUARDED_BY(tasks_mu_) = 0;                       // of run() and spawn(), that have not ended
+  std::vector<bool> came_ ABSL_GUARDED_BY(tasks_mu_);                // ranks that began or attached
   Parker threads_ended_;
 
   // The watchdog's: since when nobody moves but for threads at no point, and at which step.

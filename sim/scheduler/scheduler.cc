@@ -145,6 +145,7 @@ void Scheduler::close() {
   end_tasks(LiveWorlds::shared().close(serial_));
   closed_.store(true, std::memory_order_release);
   LiveWorlds::shared().remove(serial_);
+  end_watch();
 }
 
 Deadline Scheduler::deadline_after(absl::Duration timeout, bool weak) const {

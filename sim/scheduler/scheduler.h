@@ -184,8 +184,14 @@ class Scheduler : public Kept {
   void stranger_ended(uint64_t id);
 
   // For the watchdog, beside its look at tasks that stand still. Free gear: appends what is to be told of a stuck run,
-  // or ends it. Baton: hands the baton on if the rank that has it waits for a thread of its own. Fibers: nothing.
-  virtual void look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {}
+  // or returns the error to end it with, by end_stuck(). Baton: hands the baton on if the rank that has it waits for a
+  // thread of its own. Fibers: nothing.
+  virtual absl::Status look_for_stuck(int64_t /*now_ns*/, std::vector<std::string>* /*texts*/) {
+    return absl::OkStatus();
+  }
+
+  // Aborts the run with the error of a stuck one, to which it adds the whereabouts. Call with no lock held.
+  void end_stuck(absl::Status cause);
 
   // Whether this run was begun by a task of the run with this serial number, or by one of a run within that.
   bool is_inside(uint64_t serial) const;
@@ -302,6 +308,9 @@ class Scheduler : public Kept {
   virtual bool await_tasks() = 0;
   // Returns when all tasks have ended. `strangers`: threads of no world are in a call, which must be ended.
   virtual void end_tasks(bool strangers) = 0;
+  // After it: returns when helpers have ended that threads of no world began meanwhile, and the watchdog, which may be
+  // telling listeners of the run's end, has done with it.
+  virtual void end_watch() = 0;
   virtual void outside_changed(int n) = 0;
   // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of
   // this run.
@@ -322,8 +331,6 @@ class Scheduler : public Kept {
   // The error that a stuck run ends with: a Deadlock, or what threads beside it did not do in time.
   absl::Status deadlock_error(const std::vector<Task*>& blocked) const;
   absl::Status stuck_error(const std::vector<Task*>& blocked, const std::string& headline) const;
-  // Aborts the run with such an error, to which it adds the whereabouts. Call with no lock held.
-  void end_stuck(absl::Status cause);
   int64_t stall_ns() const { return absl::ToInt64Nanoseconds(options_.stall); }
   int64_t stuck_ns() const { return absl::ToInt64Nanoseconds(options_.stuck_after); }
 

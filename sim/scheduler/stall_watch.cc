@@ -101,7 +101,8 @@ class Watchdog {
       StallWatch* const watch = watches_[i];
       if (watch->next_look_ns_ <= now) {
         watch->next_look_ns_ = now + watch->period_ns();
-        if (const std::vector<std::string> texts = watch->look(now); !texts.empty()) tell(watch, texts);
+        const std::vector<std::string> texts = watch->look(now);
+        if (!texts.empty() || !watch->stuck_.ok()) tell(watch, texts);
         if (!watch->fatal().empty()) end_process(watch);
       }
     }
@@ -130,6 +131,7 @@ class Watchdog {
         std::fprintf(stderr, "rankloom: %s\n", text.c_str());
       }
     }
+    watch->end_if_stuck();
     mu_.lock();
     watch->telling_ = false;
   }
@@ -179,7 +181,9 @@ void StallWatch::begin_sooner(int64_t ns) {
   begin();
 }
 
-void StallWatch::end() { Watchdog::shared().remove(this); }
+void StallWatch::end() {
+  if (begun_.load()) Watchdog::shared().remove(this);
+}
 
 std::vector<std::string> StallWatch::look(int64_t now_ns) {
   ++looks_;
@@ -211,9 +215,9 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   }
   std::erase_if(seen_, [this](const auto& entry) { return entry.second.look != looks_; });
   const bool aborted = scheduler_.aborted();
-  scheduler_.look_for_stuck(now_ns, &texts);
-  // A run that has just ended as a stuck one may be left by ranks that stand still.
-  const bool ended_now = !aborted && scheduler_.aborted();
+  stuck_ = scheduler_.look_for_stuck(now_ns, &texts);
+  // A run that has just ended, as a stuck one too, may be left by ranks that stand still.
+  const bool ended_now = !stuck_.ok() || (!aborted && scheduler_.aborted());
   if (fatal && !ended_now && !traced()) fatal_ = std::move(stalled);
   OrderedMutexLock lock(&texts_mu_);
   stood_.clear();
@@ -223,6 +227,11 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   texts.insert(texts.end(), std::make_move_iterator(texts_.begin()), std::make_move_iterator(texts_.end()));
   texts_.clear();
   return texts;
+}
+
+void StallWatch::end_if_stuck() {
+  if (stuck_.ok()) return;
+  scheduler_.end_stuck(std::exchange(stuck_, absl::OkStatus()));
 }
 
 int64_t StallWatch::stood_ns(const Outstanding& who, int64_t now_ns) const {

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "sim/base/lock_order.h"
 #include "sim/scheduler/scheduler.h"
 
@@ -35,6 +36,9 @@ class StallWatch {
   // The tasks that stood still at the last look, that for which the process is to end first; empty: none is fatal.
   const std::vector<Outstanding>& fatal() const { return fatal_; }
 
+  // Ends the run if the last look found it stuck. Listeners run: with no lock held.
+  void end_if_stuck();
+
   // For how long a task that is outstanding has stood still, at monotonic `now_ns`; 0: it was not seen to. From any
   // thread.
   int64_t stood_ns(const Outstanding& who, int64_t now_ns) const;
@@ -52,11 +56,13 @@ class StallWatch {
     begin();
   }
 
+  // The watchdog looks no more, nor does it tell any more. Not to be called by what it tells.
+  void end();
+
  private:
   friend class Watchdog;
   void begin_once();
   void begin_sooner(int64_t ns);
-  void end();
   struct Seen {
     uint64_t steps = 0;
     int64_t since_ns = 0;
@@ -75,7 +81,8 @@ class StallWatch {
   std::atomic<bool> begun_{false};
   // The watchdog's, under its lock.
   int64_t next_look_ns_ = 0;
-  bool telling_ = false;  // its on_stall runs
+  bool telling_ = false;  // its on_stall runs, or listeners of the run's end
+  absl::Status stuck_;    // the error that ends the run; OK: none
   uint64_t looks_ = 0;
   int64_t last_look_ns_ = 0;
   std::vector<Outstanding> fatal_;

@@ -193,7 +193,10 @@ absl::Status MutexState::acquire(CodeSite code) {
   absl::Status status = freed_.await(&mu_, is_free, site, Deadline::never());
   if (!status.ok()) return status;
   // The task that held it may have left because of the abort that this one waited through.
-  if (waited && aborted()) return Task::current()->scheduler->abort_cause();
+  if (waited && aborted()) {
+    freed_.notify_takers();  // a thread of no world may wait behind it, which an abort does not wake
+    return Task::current()->scheduler->abort_cause();
+  }
   told.pass();
   take(code);
   return absl::OkStatus();
@@ -321,7 +324,12 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
   if (looked) point(site);
   // After an abort a task that never lets go may hold the mutex; then this task is without it.
   const absl::Status locked = mu->acquire(code);
-  return locked.ok() ? status : locked;
+  if (locked.ok()) return status;
+  if (waiter.notified) {
+    ObservedMutexLock lock(&mu_);
+    notify_first();
+  }
+  return locked;
 }
 
 void CondVarState::unlink(Waiter* waiter) {
