@@ -145,10 +145,15 @@ void World::rank_failed(int rank, std::exception_ptr failure, CodeSite code) {
 int64_t World::on_abort(std::function<void(const absl::Status&)> listener, CodeSite code) {
   const LibraryScope library;
   require(listener, {.rank = -1, .group = {}, .op = "on_abort"}, code, "World::on_abort: listener");
+  // Numbers of listeners are those of their order, and whoever forgets one lets go of what it owns.
+  if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
+    record->access(named_object(0, "listeners of on_abort()"), Access::kWrite);
   return state_->on_abort(std::move(listener));
 }
 void World::forget_on_abort(int64_t listener) {
   const LibraryScope library;
+  if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
+    record->access(named_object(0, "listeners of on_abort()"), Access::kWrite);
   state_->forget_on_abort(listener);
 }
 RankContext& World::context(int rank, CodeSite code) {
@@ -172,6 +177,8 @@ int64_t World::at_end(std::function<void()> hook, CodeSite code) {
 }
 void World::forget_at_end(int64_t hook) {
   const LibraryScope library;
+  if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
+    record->access(end_hooks_object(), Access::kWrite);
   state_->forget_at_end(hook);
 }
 std::string World::describe() const {

@@ -112,7 +112,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
-    if (inner_->is_over()) complete(waited);         // a promise that was not kept in time stays open
+    if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
+    touched_by_strike();
     if (have_struck_.exchange(true)) return waited;  // in another wait, of another thread of the rank
     for (const Fault& fault : faults_) {
       if (fault.kind == Kind::kCorrupt && !waited.ok()) continue;
@@ -149,6 +150,9 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   void await_whole() const override { await_end_of(*inner_); }
 
  private:
+  // Ranks that share the work race for the wait that is struck.
+  void touched_by_strike() const;
+
   const std::shared_ptr<WorkState> inner_;
   Work handle_;  // on the inner work, as long as there is one on this
   const std::vector<Fault> faults_;
@@ -160,6 +164,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   const std::shared_ptr<ProcessGroup> aborts_;
   const std::optional<TensorView> output_;  // whose bit a corrupt call flips
 };
+
+[[gnu::noinline]] void FaultWork::touched_by_strike() const { touched(Access::kWrite); }
 
 }  // namespace
 

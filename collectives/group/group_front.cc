@@ -93,6 +93,12 @@ void GroupFront::need_own_rank(const char* op, CodeSite code) const {
          site_place(Site{.code = code}));
 }
 
+void GroupFront::looked_at() const {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->record == nullptr || task->scheduler != scheduler_) return;
+  if (task->info.rank != rank_state_->rank()) task->record->write_memory(rank_state_->rank());
+}
+
 int GroupFront::calling_rank() const {
   const Task* const task = Task::current();
   return task != nullptr && task->scheduler == scheduler_ ? task->info.rank : rank_state_->rank();

@@ -56,6 +56,8 @@ class GroupFront : public Kept {
   }
   // For state of this member that no step of a schedule tells of: refuses other ranks of its world.
   void need_own_rank(const char* op, CodeSite code) const;
+  // State of this member is read, which any rank may: a search is told where another one does.
+  void looked_at() const;
   // The rank of this world, which is there, that calls; this member's outside of ranks, as on threads of the test.
   int calling_rank() const;
   // "rank 2, group 0, all_gather seq 1: ".

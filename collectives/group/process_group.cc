@@ -48,12 +48,18 @@ ProcessGroup::~ProcessGroup() {
 
 int ProcessGroup::rank() const { return front_->rank_; }
 int ProcessGroup::size() const { return front_->size_; }
-std::string ProcessGroup::group_name() const { return front_->name_; }
+std::string ProcessGroup::group_name() const {
+  front_->looked_at();
+  return front_->name_;
+}
 void ProcessGroup::set_group_name(std::string_view name) {
   front_->need_own_rank("set_group_name", {});
   front_->name_ = name;
 }
-std::string ProcessGroup::description() const { return front_->description_; }
+std::string ProcessGroup::description() const {
+  front_->looked_at();
+  return front_->description_;
+}
 void ProcessGroup::set_description(std::string_view description) {
   front_->need_own_rank("set_description", {});
   front_->description_ = description;

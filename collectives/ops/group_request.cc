@@ -154,6 +154,31 @@ void make_alone(GroupRequest* request, int rank, SharedGroup shared);
 
 }  // namespace
 
+namespace {
+
+// Whether a group that another rank made is the one that this request asks for.
+bool is_that_of(const Group& group, const GroupRequest& request) {
+  if (group.description() != request.description) return false;
+  if (request.kind != GroupRequest::Kind::kRanks) return true;  // the name has the rest
+  if (group.size() != static_cast<int>(request.ranks.size())) return false;
+  for (int i = 0; i < group.size(); ++i) {
+    if (group.global_rank(i) != request.parent->global_rank(request.ranks[static_cast<size_t>(i)])) return false;
+  }
+  return true;
+}
+
+// Global rank `rank` asks for a group that it makes, or that another rank has made: the first says what it is.
+[[gnu::noinline]] void told_of_made_alone(WorldState& world, std::string_view name, bool makes, const Group& group,
+                                          const GroupRequest& request, int rank) {
+  StepRecord* const record = world.scheduler().record();
+  if (record == nullptr) return;
+  if (makes) record->access(named_object(0, name), Access::kWrite);
+  if (!makes && !is_that_of(group, request)) record->access(named_object(0, name), Access::kRead);
+  world.asks_for_group(group, rank);
+}
+
+}  // namespace
+
 void make_groups_alone(GroupRequest* request, int rank) {
   if (request->world == nullptr) {
     make_alone(request, rank, [](const std::string&, MakeGroup make) { return make(); });
@@ -167,14 +192,15 @@ void make_groups_alone(GroupRequest* request, int rank) {
   ObservedMutexLock lock(&made->mu);
   lock.apart();  // the first rank to come makes them
   make_alone(request, rank,
-             [&made, &world, own = request->parent->global_rank(rank)](const std::string& name, MakeGroup make)
-                 ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                   FakeGroups::Made& slot = made->by_name[name];
-                   if (slot.group == nullptr) slot.group = make();
-                   world.asks_for_group(*slot.group, own);
-                   ++slot.members;
-                   return slot.group;
-                 });
+             [&made, &world, &key, request, own = request->parent->global_rank(rank)](
+                 const std::string& name, MakeGroup make) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+               FakeGroups::Made& slot = made->by_name[name];
+               const bool makes = slot.group == nullptr;
+               if (makes) slot.group = make();
+               told_of_made_alone(world, absl::StrCat(key, " ", name), makes, *slot.group, *request, own);
+               ++slot.members;
+               return slot.group;
+             });
   if (++made->ranks < request->parent->size()) return;
   world.unshare(key);
   // Of a split, each rank took its own color for everybody's.

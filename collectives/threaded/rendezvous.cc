@@ -26,6 +26,9 @@ namespace rankloom::internal {
 
 namespace {
 
+// Its call waits for all, theirs for it alone: which of them come before it is not told.
+constexpr std::string_view kRootOnStream = "a root's call on a stream, beside receivers that wait for it alone";
+
 // Of the call itself or of a part.
 bool has_tensors(const CollectiveCall& call) {
   return !call.inputs.empty() || !call.outputs.empty() || !call.parts.empty();
@@ -367,6 +370,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
     if (record_ != nullptr) [[unlikely]] {
       record_->access(object_, Access::kCommute);
       record_->signal(object_of(*slot));
+      if (slot->early > 0 && only_gives(call, state->group_rank_)) record_->uncovered(kRootOnStream);
     }
     enter(*slot, state);
     if (slot->arrived < here_) {
@@ -520,6 +524,9 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state
       record_->access(object_, Access::kCommute);
       record_->signal(object_of(*slot));
       record_->signal(part_object(*slot, rank));
+      const CollectiveWork* const root =
+          from_root && !gives ? slot->states[static_cast<size_t>(call.root)].get() : nullptr;
+      if (root != nullptr && !root->early_) record_->uncovered(kRootOnStream);
     }
     enter(*slot, state);
     ++slot->early;

@@ -28,6 +28,11 @@ void Work::release() noexcept {
   // The only handle cannot be copied meanwhile, so that needs no atomic step, which would cost more than the rest.
   if (state_->handles_.load(std::memory_order_acquire) > 1 &&
       state_->handles_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+    // Nothing is told of which handle goes last, which matters where ranks share one.
+    if (const Task* const task = Task::current(); task != nullptr && task->record != nullptr) [[unlikely]] {
+      if (state_->rank() >= 0 && task->info.rank != state_->rank())
+        task->record->uncovered("a handle of a work that another rank lets go");
+    }
     return;
   }
   const LibraryScope library;

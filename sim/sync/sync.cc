@@ -388,10 +388,14 @@ void LatchState::count_down(int64_t n, const Site& site) {
     told.read();
     misuse(site, absl::StrCat("n is ", n, ", want 0 <= n <= what is left = ", left_));
   }
+  if (n == 0) {
+    lock.apart();  // nothing is changed, and no wait ends for it
+    return;
+  }
   // Steps of one commute as long as something is left for each: a step that takes the last turns others into errors.
-  if (n <= 1) {
+  if (n == 1) {
     told.commute();
-    if (n == 1) told.pass();
+    told.pass();
   } else {
     told.write();
   }

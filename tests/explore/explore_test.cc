@@ -63,6 +63,33 @@ void reduce_ten_times(RankContext& rank) {
   observe(rank, "max", x[0]);
 }
 
+TEST(ExploreOnFibersTest, WorksThatRanksShareAreDoubted) {
+  ExploreOptions options;
+  options.world.world_size = 2;
+  options.strategies = {Strategy::exhaustive()};
+  const ExploreReport report = explore(options, [](RankContext& rank) {
+    static const WorldLocal<Watched<Work>> kShared("shared");
+    const auto shared = kShared.get(rank.world());
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    Work own = pg->all_reduce(x);
+    if (rank.rank() == 0) {
+      shared->set(own);
+      rank.store().set("there", "");
+      rank.store().get("dropped");
+    } else {
+      rank.store().get("there");
+      Work copy = shared->get();
+      copy = Work();
+      rank.store().set("dropped", "");
+    }
+    own.wait();
+    if (rank.rank() == 0) shared->set(Work());
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("a handle of a work that another rank lets go"));
+}
+
 TEST(ExploreOnFibersTest, ProvesPlainCollectivesInOneRun) {
   const ExploreReport report = explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}}, reduce_ten_times);
   EXPECT_TRUE(report.ok()) << report.text();

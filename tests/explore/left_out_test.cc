@@ -316,6 +316,104 @@ std::vector<Shown> shown() {
     b->all_reduce(x).wait();
     return "done";
   });
+  // Rank 1 has the last event of a stream of rank 0, which may be through by then.
+  const Program event_of_other = written(2, [](RankContext& rank) -> std::string {
+    static Stream::Event event;
+    static std::vector<float> x;
+    const auto pg = init_process_group(rank, {.eager_bytes = 64});
+    if (rank.rank() == 0) {
+      x = {1};
+      {
+        SimStream stream(rank);
+        (void)pg->send(x, 1, 0, {.stream = &stream});
+        event = stream.record();
+      }
+      rank.store().set("go", "");
+      return "";
+    }
+    rank.store().get("go");
+    rank.yield();
+    event = {};
+    std::vector<float> y(1);
+    try {
+      pg->recv(y, 0).wait();
+      return "received";
+    } catch (const DistError& error) {
+      return kind_of(error);
+    }
+  });
+  const auto fake_of = [](bool of_ranks) {
+    return written(2, [of_ranks](RankContext& rank) {
+      const auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+      const bool zero = rank.rank() == 0;
+      GroupOptions options{.name = "g"};
+      if (!of_ranks) options.description = zero ? "a" : "b";
+      const auto made = of_ranks && zero ? pg->new_group(std::vector<int>{0, 1}, options) : pg->new_group(options);
+      return std::string(made->group()->description());
+    });
+  };
+  const Program name_of_other = written(2, [](RankContext& rank) -> std::string {
+    static std::shared_ptr<ProcessGroup> handle;
+    if (rank.rank() == 0) {
+      const auto pg = init_process_group(rank);
+      handle = pg;
+      rank.store().set("ready", "");
+      rank.yield();
+      pg->set_group_name("b");
+      return "";
+    }
+    rank.store().get("ready");
+    return std::exchange(handle, nullptr)->group_name();
+  });
+  const Program numbers_of_listeners =
+      written(2, [](RankContext& rank) { return absl::StrCat(rank.world().on_abort([](const absl::Status&) {})); });
+  // The rank that forgets the hook lets go of what it owns.
+  const auto forgotten = [](bool at_end) {
+    return written(2, [at_end](RankContext& rank) {
+      static int64_t hook;
+      static std::string by;
+      const auto owned = [] { return std::shared_ptr<int>(new int, [](const int* p) { delete p, by = "gone"; }); };
+      if (rank.rank() == 0) {
+        by.clear();
+        hook = at_end ? rank.world().at_end([owner = owned()] {})
+                      : rank.world().on_abort([owner = owned()](const absl::Status&) {});
+        rank.store().set("there", "");
+      } else {
+        rank.store().get("there");
+      }
+      rank.yield();
+      at_end ? rank.world().forget_at_end(hook) : rank.world().forget_on_abort(hook);
+      return std::exchange(by, "");
+    });
+  };
+  // A wait for a call with a delay behind it: the first rank to wait has it.
+  const Program struck = {
+      "a call of which two ranks wait\n", [](const Schedule& schedule, const RunHooks& hooks) {
+        std::vector<std::string> seen(2);
+        WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers, .schedule = schedule, .seed = 1};
+        options.faults = {{.kind = Fault::Kind::kDelay, .rank = 0, .op = "barrier", .when = Fault::When::kAfter}};
+        RunReport report = WorldState::make(options, hooks)->run([&](RankContext& rank) {
+          static Work shared;
+          const auto pg = init_process_group(rank);
+          Work own = pg->barrier();
+          if (rank.rank() == 0) {
+            shared = own;
+            rank.store().set("ready", "");
+            own.wait();
+          } else {
+            own.wait();
+            rank.store().get("ready");
+            shared.wait();
+          }
+          seen[static_cast<size_t>(rank.rank())] = absl::FormatDuration(rank.now());
+          rank.store().add("done", 1);
+          if (rank.rank() == 0) {
+            while (rank.store().add("done", 0) < 2) rank.yield();
+            shared = Work();
+          }
+        });
+        return outcome_of(std::move(report), seen);
+      }};
   const Program warned = written(2, [](RankContext& rank) -> std::string {
     if (rank.rank() == 1) {
       rank.sleep_for(ms(1));
@@ -577,6 +675,14 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kSet, .a = 1}}})},
       {"read: WorldState::asks", in_another_order},
       {"write: ThreadedProcessGroup::close_outputs", aborted_by_other},
+      {"write: SimStream::Queue::give_up", event_of_other},
+      {"write: told_of_made_alone", fake_of(/*of_ranks=*/false)},
+      {"read: told_of_made_alone", fake_of(/*of_ranks=*/false)},
+      {"write: GroupFront::looked_at", name_of_other},
+      {"write: World::on_abort", numbers_of_listeners},
+      {"write: World::forget_on_abort", forgotten(/*at_end=*/false)},
+      {"write: World::forget_at_end", forgotten(/*at_end=*/true)},
+      {"write: FaultWork::touched_by_strike", struck},
       {"write: SimStream::status", stream_fails},
       {"write: WorkState::forget_outputs", learned_by_other},
       {"commute: PartWork::issued", other_rank_waits},
@@ -610,6 +716,7 @@ const std::vector<Reason> kNotShown = {
     {"raise: KeyTable::tell_condition < KeyTable::tell_presence < KeyTable::tell_set < KeyTable::set", kOrders},
     {"pass: KeyTable::tell_wait < KeyTable::goes_on", kOrders},
     {"signal: WorkState::complete", kOrders},
+    {"signal: FaultWork::touched_by_strike", kOrders},
     {"signal: Rendezvous::file", kOrders},
     {"signal: Rendezvous::file_early", kOrders},
     {"await: Rendezvous::serve_later", kOrders},

@@ -289,13 +289,19 @@ Comparison compare_searches(RunOnce run, const SearchLimits& limits) {
   return compare(search_all(run, limits), limits);
 }
 
+Found without_outcomes(const Found& found) {
+  Found none;
+  none.schedules = found.schedules;
+  return none;
+}
+
 Comparison compare(const Searches& searches, const SearchLimits& limits) {
   const Found& unreduced = searches.unreduced;
   const Found& reduced = searches.reduced;
   const std::vector<Found>& shuffled = searches.shuffled;
   const bool doubtful = reduced.doubtful || unreduced.doubtful;
   // Under seeds a call may be done before its rank goes on and changes a buffer, which no search tries.
-  const Found seeds = doubtful ? Found{.schedules = searches.seeds.schedules} : searches.seeds;
+  const Found seeds = doubtful ? without_outcomes(searches.seeds) : searches.seeds;
   Comparison result;
   result.unreduced_finished = unreduced.all;
   result.reduced_finished = reduced.all;

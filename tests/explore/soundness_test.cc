@@ -933,6 +933,24 @@ std::vector<Race> other_ranks_races() {
                                  shared.end.count_down();
                                  return seen;
                                }));
+  races.push_back(race_on("a latch that is counted down by none", 3, [] {
+    const auto shared = std::make_shared<Handles>();
+    const auto x = std::make_shared<Watched<int>>(0);
+    return Program([shared, x](RankContext& rank) -> std::string {
+      if (rank.rank() == 1) x->set(1);
+      if (rank.rank() < 2) {
+        shared->ready.count_down(rank.rank() == 0 ? 1 : 0);
+        return "";
+      }
+      shared->ready.wait();
+      return absl::StrCat(x->get());
+    });
+  }));
+  races.push_back(race("the description of a fake group", 2, [](RankContext& rank) {
+    const auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    const auto made = pg->new_group(GroupOptions{.name = "g", .description = rank.rank() == 0 ? "a" : "b"});
+    return std::string(made->group()->description());
+  }));
   races.push_back(with_handles("a mutex of a task that has ended",
                                [](RankContext& rank, Handles& shared) ABSL_NO_THREAD_SAFETY_ANALYSIS -> std::string {
                                  if (rank.rank() == 1) {
