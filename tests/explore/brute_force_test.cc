@@ -170,6 +170,7 @@ TEST_F(BruteForceTest, EveryOperationThatActsHasAPointOfItsOwn) {
       SmallOpKind::kStartCoalescing,  // leaves a hook for the end of the run: their order decides nothing
       SmallOpKind::kInitGroup,        // the same group, whoever comes first; only its number says who did
       SmallOpKind::kDestroyGroup,     // the group's numbers are free for the next one
+      SmallOpKind::kOnAbort,          // acts at an abort; before it, only its number says who came first
   };
   std::map<std::string, std::string> without;  // and a program that shows it
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
