@@ -234,6 +234,58 @@ TEST_P(WorldTest, ALocalMayMakeOthers) {
   }).throw_if_failed();
 }
 
+TEST_P(WorldTest, ALocalMayCallItsWorldWhenItGoes) {
+  struct Notes {
+    World* world = nullptr;
+    int64_t listener = 0;
+    ~Notes() {
+      if (world == nullptr) return;
+      world->forget_on_abort(listener);
+      world->note("a local has gone");
+    }
+  };
+  static RankLocal<Notes> notes;
+  run_world(GetParam().options(2), [&](RankContext& rank) {
+    notes->listener = rank.world().on_abort([](const absl::Status&) {});
+    notes->world = &rank.world();
+  }).throw_if_failed();
+}
+
+// Helpers share their rank's locals, each of which is one object all the same.
+TEST_P(WorldTest, HelpersMakeLocalsBesideTheirRank) {
+  static std::vector<RankLocal<int>> locals(40);
+  run_world(GetParam().options(2), [&](RankContext& rank) {
+    std::vector<int*> seen(locals.size());
+    rank.world().spawn_helper([&rank, &seen] {
+      for (size_t i = 0; i < locals.size(); ++i) seen[i] = &locals[i].get();
+      rank.store().set("helped " + std::to_string(rank.rank()), "");
+    });
+    std::vector<int*> own;
+    for (RankLocal<int>& local : locals) own.push_back(&local.get());
+    rank.store().wait({"helped " + std::to_string(rank.rank())});
+    EXPECT_EQ(own, seen);
+  }).throw_if_failed();
+}
+
+// An abort wakes ranks; a thread of no world looks for it now and then.
+TEST_P(WorldTest, AnAbortEndsTheWaitOfAThreadThatARankMade) {
+  if (GetParam().schedule.deterministic()) GTEST_SKIP() << "a rank that joins a thread has the baton meanwhile";
+  std::string seen;
+  const RunReport report = run_world(GetParam().options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().get("begun");
+      throw std::runtime_error("no key comes");
+    }
+    std::thread other([&] {
+      rank.store().set("begun", "");
+      seen = error_of([&] { (void)rank.store().get("never"); });
+    });
+    other.join();
+  });
+  EXPECT_FALSE(report.ok());
+  EXPECT_THAT(seen, HasSubstr("no key comes"));
+}
+
 TEST_P(WorldTest, ALocalIsOnePerRankAndItsHelpers) {
   static RankLocal<std::vector<int>> numbers;
   std::vector<size_t> sizes(3);
