@@ -282,7 +282,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
                                         : await_table(&changed, missing, want, site, until);
     if (waited.ok()) continue;
     if (looks) {
-      if (absl::Status cause = abort_cause_of_world(); !cause.ok()) return explain(call, missing[0], std::move(cause));
+      if (const absl::Status cause = abort_cause_of_world(); !cause.ok()) return explain(call, missing[0], cause);
       if (monotonic_ns() < (*deadline)->at_ns) continue;
     }
     if (world != nullptr && world->aborted()) return waited;

@@ -304,10 +304,12 @@ void WorldState::release_what_users_left() {
     }
     const bool none = listeners.empty() && shared.empty() && hooks.empty();
     // The last that was made goes first, as elsewhere in C++: its destructor may use the others.
-    std::vector<Shared> made;
-    for (auto& [key, object] : shared) made.push_back(std::move(object));
-    std::sort(made.begin(), made.end(), [](const Shared& a, const Shared& b) { return a.number < b.number; });
-    while (!made.empty()) made.pop_back();
+    if (!shared.empty()) {
+      std::vector<Shared> made;
+      for (auto& [key, object] : shared) made.push_back(std::move(object));
+      std::sort(made.begin(), made.end(), [](const Shared& a, const Shared& b) { return a.number < b.number; });
+      while (!made.empty()) made.pop_back();
+    }
     bool locals = false;
     for (const auto& rank : contexts_) locals = (rank != nullptr && rank->release_locals()) || locals;
     if (none && !locals) return;

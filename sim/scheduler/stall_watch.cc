@@ -182,7 +182,7 @@ void StallWatch::begin_sooner(int64_t ns) {
 }
 
 void StallWatch::end() {
-  if (begun_.load()) Watchdog::shared().remove(this);
+  if (begun_.load(std::memory_order_relaxed) && !std::exchange(ended_, true)) Watchdog::shared().remove(this);
 }
 
 std::vector<std::string> StallWatch::look(int64_t now_ns) {

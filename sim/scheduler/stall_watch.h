@@ -24,9 +24,7 @@ class StallWatch {
  public:
   explicit StallWatch(Scheduler* scheduler);
   // When it returns, nobody looks at the scheduler any more, and on_stall has returned.
-  ~StallWatch() {
-    if (begun_.load(std::memory_order_relaxed)) end();
-  }
+  ~StallWatch() { end(); }
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
@@ -79,6 +77,7 @@ class StallWatch {
   // After which somebody is told, or looks beside; Deadline::kNever: nobody ever. Written under the watchdog's lock.
   std::atomic<int64_t> look_ns_;
   std::atomic<bool> begun_{false};
+  bool ended_ = false;  // of the thread that ends the world
   // The watchdog's, under its lock.
   int64_t next_look_ns_ = 0;
   bool telling_ = false;  // its on_stall runs, or listeners of the run's end
