@@ -95,7 +95,7 @@ void GroupFront::need_own_rank(const char* op, CodeSite code) const {
 
 void GroupFront::looked_at() const {
   const Task* const task = Task::current();
-  if (task == nullptr || task->record == nullptr || task->scheduler != scheduler_) return;
+  if (task == nullptr || task->record == nullptr || !world_.has(task)) return;
   if (task->info.rank != rank_state_->rank()) task->record->write_memory(rank_state_->rank());
 }
 

@@ -152,10 +152,6 @@ using MakeGroup = absl::FunctionRef<std::shared_ptr<const Group>()>;
 using SharedGroup = absl::FunctionRef<std::shared_ptr<const Group>(const std::string& name, MakeGroup make)>;
 void make_alone(GroupRequest* request, int rank, SharedGroup shared);
 
-}  // namespace
-
-namespace {
-
 // Whether a group that another rank made is the one that this request asks for.
 bool is_that_of(const Group& group, const GroupRequest& request) {
   if (group.description() != request.description) return false;

@@ -234,7 +234,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   using Held = std::pair<std::shared_ptr<HeldByStream>, std::shared_ptr<WorkState>>;
   void open(const std::shared_ptr<DeviceGate>& gate, const absl::Status& status, OpenedBy by, Held* let_go = nullptr);
   void give_up_at(const std::shared_ptr<DeviceGate>& gate, bool unwound) noexcept;
-  // Still behind a gate, it ends with an error.
+  // Ends a launch that is still behind a gate with an error.
   void take_back(const std::shared_ptr<DeviceLaunch>& launch);
 
   WorldState& world_;

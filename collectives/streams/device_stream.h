@@ -60,6 +60,7 @@ class DeviceStream : public Stream {
   absl::StatusOr<Work> issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here);
   // The gates that are closed still.
   DeviceGates gates();
+  // All that is queued from here on stands behind these gates, too.
   void enter(const DeviceGates& gates);
 
   RankState& rank_;

@@ -26,7 +26,7 @@ namespace rankloom::internal {
 
 namespace {
 
-// Its call waits for all, theirs for it alone: which of them come before it is not told.
+// The root's call waits for all members, the receivers' calls for the root alone: no access tells of their order.
 constexpr std::string_view kRootOnStream = "a root's call on a stream, beside receivers that wait for it alone";
 
 // Of the call itself or of a part.
@@ -370,7 +370,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
     if (record_ != nullptr) [[unlikely]] {
       record_->access(object_, Access::kCommute);
       record_->signal(object_of(*slot));
-      if (slot->early > 0 && only_gives(call, state->group_rank_)) record_->uncovered(kRootOnStream);
+      if (slot->early > 0 && op_row(call.op).rooted == Rooted::kGives && only_gives(call, state->group_rank_))
+        record_->uncovered(kRootOnStream);
     }
     enter(*slot, state);
     if (slot->arrived < here_) {

@@ -199,7 +199,7 @@ std::atomic<int> teller{0};
 }  // namespace
 
 void install_crash_handler() {
-  // That of libFuzzer keeps the input, and there is but one.
+  // There is one callback at most, and libFuzzer's keeps the input.
   static const bool told = [] {
     if (__sanitizer_set_death_callback == nullptr || LLVMFuzzerTestOneInput != nullptr) return false;
     __sanitizer_set_death_callback(&on_sanitizer_death);

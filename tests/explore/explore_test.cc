@@ -26,6 +26,7 @@
 #include "rankloom/process_group.h"
 #include "rankloom/records.h"
 #include "rankloom/store.h"
+#include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
 #include "tests/collectives/streams/fake_device.h"
@@ -61,6 +62,44 @@ void reduce_ten_times(RankContext& rank) {
   std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
   for (int i = 0; i < 10; ++i) pg->all_reduce(x, ReduceOp::kMax).wait();
   observe(rank, "max", x[0]);
+}
+
+TEST(ExploreOnFibersTest, ARootOnAStreamBesideReceiversThatWaitForItAloneIsDoubted) {
+  for (const bool on_stream : {false, true}) {
+    ExploreOptions options;
+    options.world.world_size = 2;
+    options.strategies = {Strategy::exhaustive()};
+    const ExploreReport report = explore(options, [on_stream](RankContext& rank) {
+      auto pg = init_process_group(rank, {.rooted = GroupOptions::Rooted::kEach});
+      std::vector<float> x = {1};
+      if (rank.rank() == 0 && on_stream) {
+        SimStream stream(rank);
+        (void)pg->broadcast(x, 0, {.stream = &stream});
+        stream.synchronize();
+      } else {
+        pg->broadcast(x, 0).wait();
+      }
+    });
+    EXPECT_EQ(report.verified, !on_stream) << report.text();
+    EXPECT_EQ(report.text().find("a root's call on a stream, beside receivers") != std::string::npos, on_stream)
+        << report.text();
+  }
+}
+
+// A handle of an earlier run, whose scheduler may have lain where this one's does.
+TEST(ExploreOnFibersTest, AGroupOfAnEarlierRunKeepsItsName) {
+  static std::shared_ptr<ProcessGroup> kept;
+  ExploreOptions options;
+  options.world.world_size = 2;
+  options.strategies = {Strategy::exhaustive()};
+  const ExploreReport report = explore(options, [](RankContext& rank) {
+    if (kept != nullptr && kept->group_name() != "0") throw std::runtime_error("another name");
+    auto pg = init_process_group(rank);
+    rank.store().add("n", 1);
+    if (rank.rank() == 1) kept = pg;
+  });
+  kept = nullptr;
+  EXPECT_FALSE(report.failure.has_value()) << report.text();
 }
 
 TEST(ExploreOnFibersTest, WorksThatRanksShareAreDoubted) {
