@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -82,6 +84,23 @@ TEST_P(MemberWorkTest, AWaitOnAConditionThatAnAbortEndsThrowsItsCause) {
   });
   EXPECT_FALSE(returned);
   EXPECT_EQ(error_kind(report.cause), ErrorKind::kTimeout) << report.text();
+}
+
+// The watchdog counts the steps of such a thread beside those of the ranks.
+TEST_P(MemberWorkTest, AThreadMayWaitForAWorkOfNoRankWhileTheWatchdogLooks) {
+  if (deterministic()) GTEST_SKIP() << "the watchdog sums up steps by rank in the free gear";
+  WorldOptions world = options(2);
+  world.stall = absl::Milliseconds(20);
+  world.on_stall = [](const std::string&) {};
+  run(world, [](RankContext& rank) {
+    if (rank.rank() == 1) return;
+    Promise promise(&rank.world().scheduler());
+    std::thread other([work = promise.work()]() mutable { work.wait(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_NE(rank.world().describe(), "");
+    promise.set_value();
+    other.join();
+  });
 }
 
 // Callbacks that complete works with callbacks go on a stack of their own when they are too many.
