@@ -1,5 +1,6 @@
 #include "collectives/mpi/mpi_world.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <mpi.h>
 #include <signal.h>
@@ -16,12 +17,14 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "collectives/mpi/abort_job.h"
 #include "collectives/mpi/gathered_report.h"
 #include "collectives/mpi/host_engine.h"
@@ -275,11 +278,21 @@ std::string other_launcher() {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(version, &length);
-  const std::string name(version, std::strcspn(version, ",\n"));
-  return absl::StrCat(launched.variable, " is ", launched.count, ", and MPI (",
-                      absl::StrReplaceAll(name, {{"\t", " "}}),
+  const std::string line(version, std::strcspn(version, ",\n"));
+  // MPICH fills its own with tabs or spaces.
+  const std::string name = absl::StrJoin(absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty()), " ");
+  return absl::StrCat(launched.variable, " is ", launched.count, ", and MPI (", name,
                       ") sees this process only, want the mpirun of the MPI "
                       "that the program is linked with, or the variable unset");
+}
+
+// Whether a handler of signals is one of the libraries below MPI, which print a stack and end the process.
+bool is_of_mpi(CrashFacts::Handler handler) {
+  Dl_info found;
+  if (dladdr(reinterpret_cast<void*>(handler), &found) == 0 || found.dli_fname == nullptr) return false;
+  const std::string_view file = found.dli_fname;
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  return name.starts_with("libopen-pal.") || name.starts_with("libucs.");
 }
 
 // Initialises MPI, if nobody has. Returns why this MPI does not fit; empty: it does.
@@ -290,20 +303,20 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
   int initialized = 0;
   MPI_Initialized(&initialized);
   int level = MPI_THREAD_SINGLE;
+  struct sigaction before {};
+  sigaction(SIGSEGV, nullptr, &before);
   if (initialized != 0) {
     MPI_Query_thread(&level);
   } else {
-    struct sigaction before {};
-    struct sigaction after {};
-    sigaction(SIGSEGV, nullptr, &before);
     throw_if_error(mpi_status(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread"),
                    {.rank = -1, .group = {}, .op = call});
-    // Open MPI's handler prints a stack and ends the process.
-    sigaction(SIGSEGV, nullptr, &after);
-    if ((after.sa_flags & SA_SIGINFO) != 0 && after.sa_sigaction != before.sa_sigaction)
-      CrashFacts::ends_the_process.store(after.sa_sigaction);
     std::atexit(&finalize_at_exit);
   }
+  // Set by MPI_Init(), or earlier: by a library as it is loaded, or by the program's own MPI_Init().
+  struct sigaction now {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) != 0 && (now.sa_sigaction != before.sa_sigaction || is_of_mpi(now.sa_sigaction)))
+    CrashFacts::ends_the_process.store(now.sa_sigaction);
   if (level < MPI_THREAD_MULTIPLE) {
     return absl::StrCat("MPI gives ", level_name(level), ", want MPI_THREAD_MULTIPLE",
                         initialized != 0 ? " from MPI_Init_thread(), or no MPI_Init() before this call"
