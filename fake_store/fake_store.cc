@@ -1,3 +1,4 @@
+#include "fake_store/store_state.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
 
@@ -6,6 +7,7 @@ namespace rankloom {
 using namespace internal;
 
 absl::StatusOr<StoreReply> FakeStore::execute(const StoreCall& call) {
+  if (!is_well_formed(call)) return why_malformed(kind(), call);
   switch (call.op) {
     case StoreCall::Op::kAdd:
       return StoreReply{.number = call.amount};
@@ -29,7 +31,7 @@ absl::StatusOr<StoreReply> FakeStore::execute(const StoreCall& call) {
     case StoreCall::Op::kWatchKey:
       return StoreReply();
   }
-  return invalid_argument("FakeStore: StoreCall::op has the unknown value ", static_cast<int>(call.op));
+  return why_malformed(kind(), call);
 }
 
 }  // namespace rankloom

@@ -54,7 +54,15 @@ void FilePoller::run() {
 int64_t FilePoller::look(int64_t now) {
   OrderedMutexLock lock(&mu_);
   if (waiting_.empty()) return Deadline::kNever;
-  if (changed_()) Scheduler::wake(*waiting_.front()->task_);
+  if (changed_()) {
+    // A task of a world may have to wait for a turn there, while others read: each world has one, and threads of none.
+    std::vector<const Scheduler*> woken;
+    for (const Scope* scope : waiting_) {
+      if (std::find(woken.begin(), woken.end(), scope->task_->scheduler) != woken.end()) continue;
+      woken.push_back(scope->task_->scheduler);
+      Scheduler::wake(*scope->task_);
+    }
+  }
   int64_t next = now + std::clamp((now - since_) / 8, kShortestNs, kLongestNs);
   for (const Scope* scope : waiting_) {
     if (scope->deadline_ns_ <= now) {

@@ -29,8 +29,8 @@ class FilePoller {
   // Made by this process: a child made by fork has the object, but not its thread.
   bool usable() const;
 
-  // While it lives, `task` is unparked when the file has changed, one task at a time since that one reads for all, and
-  // when the monotonic clock passes `deadline_ns`.
+  // While it lives, `task` is unparked when the file has changed, one task of each world at a time since that one reads
+  // for all, and when the monotonic clock passes `deadline_ns`.
   class Scope {
    public:
     Scope(FilePoller* poller, Task* task, int64_t deadline_ns);

@@ -11,6 +11,8 @@ HashStore::HashStore(Scheduler* scheduler)
 
 HashStore::~HashStore() = default;
 
+bool internal::StoreAccess::release_watches(HashStore& store) { return store.table_->release_watches(); }
+
 absl::StatusOr<StoreReply> HashStore::execute(const StoreCall& call) { return table_->execute(call, *this); }
 
 }  // namespace rankloom

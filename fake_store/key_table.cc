@@ -194,6 +194,16 @@ void KeyTable::watch(std::string_view key, Store::WatchCallback callback) {
   ever_watched_.store(true, std::memory_order_relaxed);
 }
 
+bool KeyTable::release_watches() {
+  decltype(watches_) watches;
+  {
+    ObservedMutexLock lock(&mu);
+    lock.apart();  // after all steps
+    watches.swap(watches_);
+  }
+  return !watches.empty();
+}
+
 void KeyTable::tell_events() {
   if (StepRecord* const record = may_be_explored_ ? this->record() : nullptr; record != nullptr)
     record->access(numbered_object(object_.in(*record), kWatches), Access::kWrite);
@@ -243,6 +253,7 @@ void KeyTable::deliver_filed() {
     }
     if (record != nullptr) record->leave_memory(event.watch.rank);
     if (thrown != nullptr && !is_others_failure(event.watch, thrown) && own == nullptr) own = thrown;
+    thrown = nullptr;  // an exception's destructor may use the store
     mu.lock();
     tell_events();
   }

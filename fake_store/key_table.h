@@ -128,6 +128,8 @@ class KeyTable {
   };
 
   void watch(std::string_view key, Store::WatchCallback callback) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Lets all watches go, after the run. Whether there were any: their destructors may have left others.
+  bool release_watches() ABSL_LOCKS_EXCLUDED(mu);
   // After each operation, with whatever result: calls the callbacks of filed events. Nothing if another task, which
   // filed first, does so: that one takes the caller's along, so the order of events is kept. A task that may wait
   // before its operation ends leaves its events first.

@@ -23,31 +23,40 @@ using namespace internal;
 
 namespace {
 
+// How many keys or values an operation needs. Others that are there are of no use.
+enum class Many : uint8_t { kAny, kOne, kEachKey };
+
 // The properties of an operation, beside what it does.
 struct Row {
   StoreCall::Op op;
   const char* name;
+  Many keys = Many::kOne;
+  Many values = Many::kAny;
   bool waits = false;
   bool writes = false;
   bool polls = false;  // asks whether something has happened yet, and may ask again: Scheduler::poll
 };
 
 constexpr Row kRows[] = {
-    {.op = StoreCall::Op::kSet, .name = "store set", .writes = true},
+    {.op = StoreCall::Op::kSet, .name = "store set", .values = Many::kOne, .writes = true},
     {.op = StoreCall::Op::kGet, .name = "store get", .waits = true},
     {.op = StoreCall::Op::kAdd, .name = "store add", .writes = true},
-    {.op = StoreCall::Op::kCompareSet, .name = "store compare_set", .writes = true},
-    {.op = StoreCall::Op::kWait, .name = "store wait", .waits = true},
-    {.op = StoreCall::Op::kCheck, .name = "store check", .polls = true},
+    {.op = StoreCall::Op::kCompareSet, .name = "store compare_set", .values = Many::kOne, .writes = true},
+    {.op = StoreCall::Op::kWait, .name = "store wait", .keys = Many::kAny, .waits = true},
+    {.op = StoreCall::Op::kCheck, .name = "store check", .keys = Many::kAny, .polls = true},
     {.op = StoreCall::Op::kDeleteKey, .name = "store delete_key", .writes = true},
-    {.op = StoreCall::Op::kNumKeys, .name = "store num_keys", .polls = true},
-    {.op = StoreCall::Op::kAppend, .name = "store append", .writes = true},
-    {.op = StoreCall::Op::kMultiGet, .name = "store multi_get", .waits = true},
-    {.op = StoreCall::Op::kMultiSet, .name = "store multi_set", .writes = true},
-    {.op = StoreCall::Op::kQueuePush, .name = "store queue_push", .writes = true},
+    {.op = StoreCall::Op::kNumKeys, .name = "store num_keys", .keys = Many::kAny, .polls = true},
+    {.op = StoreCall::Op::kAppend, .name = "store append", .values = Many::kOne, .writes = true},
+    {.op = StoreCall::Op::kMultiGet, .name = "store multi_get", .keys = Many::kAny, .waits = true},
+    {.op = StoreCall::Op::kMultiSet,
+     .name = "store multi_set",
+     .keys = Many::kAny,
+     .values = Many::kEachKey,
+     .writes = true},
+    {.op = StoreCall::Op::kQueuePush, .name = "store queue_push", .values = Many::kOne, .writes = true},
     {.op = StoreCall::Op::kQueuePop, .name = "store queue_pop", .waits = true, .writes = true},
     {.op = StoreCall::Op::kQueueLen, .name = "store queue_len", .polls = true},
-    {.op = StoreCall::Op::kListKeys, .name = "store list_keys"},
+    {.op = StoreCall::Op::kListKeys, .name = "store list_keys", .keys = Many::kAny},
     {.op = StoreCall::Op::kWatchKey, .name = "store watch_key"},
 };
 
@@ -64,7 +73,46 @@ const Row& row_of(StoreCall::Op op) {
   return op <= StoreCall::Op::kWatchKey ? kRows[static_cast<size_t>(op)] : kUnknown;
 }
 
+bool is_many(Many many, size_t have, size_t keys) {
+  switch (many) {
+    case Many::kOne:
+      return have == 1;
+    case Many::kAny:
+      return true;
+    case Many::kEachKey:
+      return have == keys;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool internal::is_well_formed(const StoreCall& call) {
+  const Row& row = row_of(call.op);
+  return is_many(row.keys, call.keys.size(), call.keys.size()) &&
+         is_many(row.values, call.values.size(), call.keys.size()) && call.op <= StoreCall::Op::kWatchKey &&
+         (call.op != StoreCall::Op::kWatchKey || (call.watch != nullptr && *call.watch != nullptr)) &&
+         (!call.timeout.has_value() || *call.timeout >= absl::ZeroDuration());
+}
+
+absl::Status internal::why_malformed(std::string_view kind, const StoreCall& call) {
+  const Row& row = row_of(call.op);
+  if (call.op > StoreCall::Op::kWatchKey)
+    return invalid_argument(sv(kind), ": StoreCall::op has the unknown value ", static_cast<int>(call.op));
+  const std::string who = absl::StrCat(sv(kind), " ", sv(short_name(row.name)));
+  if (call.timeout.has_value() && *call.timeout < absl::ZeroDuration()) return negative_timeout(who, *call.timeout);
+  if (!is_many(row.keys, call.keys.size(), call.keys.size())) {
+    return store_error(who, absl::StrCat("have ", call.keys.size(), " keys, want one"));
+  }
+  if (row.values == Many::kEachKey && call.keys.size() != call.values.size()) {
+    return store_error(
+        who, absl::StrCat("have ", call.values.size(), " values, want one for each of ", call.keys.size(), " keys"));
+  }
+  if (!is_many(row.values, call.values.size(), call.keys.size())) {
+    return store_error(who, absl::StrCat("have ", call.values.size(), " values, want one"));
+  }
+  return invalid_argument(who, ": StoreCall::watch is null, want a callback");
+}
 
 const char* StoreCall::name() const { return row_of(op).name; }
 bool StoreCall::waits() const { return row_of(op).waits; }
@@ -131,16 +179,9 @@ void Store::fail(const absl::Status& status, const char* op) const {
 }
 
 void Store::check_arguments(const StoreCall& call) const {
-  const auto who = [&] { return absl::StrCat(sv(kind()), " ", sv(internal::short_name(call.name()))); };
-  if (call.timeout.has_value() && *call.timeout < absl::ZeroDuration())
-    fail(at_line(internal::negative_timeout(who(), *call.timeout), call.code), call.name());
-  if (call.op == StoreCall::Op::kMultiSet && call.keys.size() != call.values.size()) {
-    fail(
-        at_line(internal::store_error(who(), absl::StrCat("have ", call.values.size(), " values, want one for each of ",
-                                                          call.keys.size(), " keys")),
-                call.code),
-        call.name());
-  }
+  if (is_well_formed(call)) [[likely]]
+    return;
+  fail(at_line(why_malformed(kind(), call), call.code), call.name());
 }
 
 absl::StatusOr<StoreReply> Store::submit(StoreCall&& call) {

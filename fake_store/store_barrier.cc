@@ -9,7 +9,6 @@
 #include "rankloom/error.h"
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
-#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
@@ -86,8 +85,8 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
          absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         short_ranks_text(missing_ranks(arrived.ok() ? arrived->value : "", size)), " of ", size,
-         site_place(Site{.code = code}), more);
+         missing_ranks_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}),
+         more);
 }
 
 }  // namespace rankloom

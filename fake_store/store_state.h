@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,6 +12,7 @@
 
 namespace rankloom {
 
+class HashStore;
 class Store;
 struct StoreCall;
 struct StoreReply;
@@ -43,11 +45,19 @@ class StoreState {
   std::atomic<int64_t> timeout_ns_;  // INT64_MAX: for ever
 };
 
+// Whether a call, which anybody may make by Store::execute(), has the keys and values that its operation wants, a
+// callback if it is a watch, and no negative timeout.
+bool is_well_formed(const StoreCall& call);
+// What is wrong with one that has not. `kind`: Store::kind().
+absl::Status why_malformed(std::string_view kind, const StoreCall& call);
+
 // The way of the library from a store to its state.
 struct StoreAccess {
   static StoreState& state(const Store& store);  // in store.cc
   // As a method of the store that builds this call: with its scheduling point and its errors.
   static absl::StatusOr<StoreReply> submit(Store& store, StoreCall&& call);
+  // KeyTable::release_watches().
+  static bool release_watches(HashStore& store);  // in hash_store.cc
 };
 
 }  // namespace rankloom::internal

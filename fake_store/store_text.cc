@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 
@@ -41,6 +42,7 @@ std::string quote_list(absl::Span<const std::string_view> items) {
 std::string barrier_arrivals_key(std::string_view go_key) {
   constexpr std::string_view kGo = "/go/";
   const size_t at = go_key.rfind(kGo);
+  if (at == std::string_view::npos) return "";
   return absl::StrCat(sv(go_key.substr(0, at)), "/arrived/", sv(go_key.substr(at + kGo.size())));
 }
 
@@ -52,17 +54,42 @@ bool has_arrived(std::string_view arrived, int rank) {
   return false;
 }
 
-std::vector<int> missing_ranks(std::string_view arrived, int size) {
-  std::vector<bool> here(static_cast<size_t>(size));
+namespace {
+
+// The ranks of 0..size-1 in `arrived`, ascending.
+std::vector<int> arrived_ranks(std::string_view arrived, int size) {
+  std::vector<int> ranks;
   for (absl::string_view word : absl::StrSplit(sv(arrived), ' ', absl::SkipEmpty())) {
     int rank = -1;
-    if (absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < size) here[static_cast<size_t>(rank)] = true;
+    if (absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < size) ranks.push_back(rank);
   }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<int> missing_ranks(std::string_view arrived, int size) {
+  const std::vector<int> here = arrived_ranks(arrived, size);
   std::vector<int> missing;
+  auto next = here.begin();
   for (int rank = 0; rank < size; ++rank) {
-    if (!here[static_cast<size_t>(rank)]) missing.push_back(rank);
+    if (next != here.end() && *next == rank) {
+      ++next;
+    } else {
+      missing.push_back(rank);
+    }
   }
   return missing;
+}
+
+std::string missing_ranks_text(std::string_view arrived, int size) {
+  constexpr int kListed = 1 << 16;  // of more ranks a list would take too much memory
+  if (size <= kListed) return short_ranks_text(missing_ranks(arrived, size));
+  const std::vector<int> here = arrived_ranks(arrived, size);
+  return absl::StrCat(size - static_cast<int>(here.size()), " ranks, all",
+                      here.empty() ? "" : absl::StrCat(" but ", short_ranks_text(here)));
 }
 
 std::string_view short_name(const char* name) { return name + std::string_view("store ").size(); }

@@ -27,12 +27,14 @@ struct StoreBarrier {
   int size;
 };
 // The key under which the ranks of a round of a barrier have left their numbers, "0 3 1 ", by the one for which they
-// wait.
+// wait; empty: a store between has made another key of that.
 std::string barrier_arrivals_key(std::string_view go_key);
 // Whether `rank` is in `arrived`, "0 3 1 ".
 bool has_arrived(std::string_view arrived, int rank);
 // The ranks of 0..size-1 that are not in `arrived`, ascending.
 std::vector<int> missing_ranks(std::string_view arrived, int size);
+// The same as text, short whatever the size: "ranks 1-3, 7", "2147483646 ranks, all but rank 0".
+std::string missing_ranks_text(std::string_view arrived, int size);
 
 // "get" of an operation's name, "store get".
 std::string_view short_name(const char* name);

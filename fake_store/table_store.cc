@@ -72,26 +72,29 @@ class BarrierWait final : public WaitsFor {
 
   void append_ranks(std::vector<int>* ranks) const override {
     if (!of_the_world()) return;
-    const std::vector<int> ranks_missing = missing();
-    ranks->insert(ranks->end(), ranks_missing.begin(), ranks_missing.end());
+    const std::vector<int> missing = missing_ranks(arrived(), call_.way.barrier->size);
+    ranks->insert(ranks->end(), missing.begin(), missing.end());
   }
   std::string remark() const override {
-    if (of_the_world()) return "";
-    const std::vector<int> ranks_missing = missing();
-    return absl::StrCat("missing: ", ranks_text(ranks_missing), " of ", call_.way.barrier->size);
+    if (of_the_world() || !keyed()) return "";
+    return absl::StrCat("missing: ", missing_ranks_text(arrived(), call_.way.barrier->size), " of ",
+                        call_.way.barrier->size);
   }
 
  private:
   // The task is the one that was made for the wait.
   bool of_the_world() const {
-    return task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.way.barrier->rank &&
+    return keyed() && task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.way.barrier->rank &&
            task_->scheduler->options().world_size == call_.way.barrier->size;
   }
-  std::vector<int> missing() const {
+  // Whether the key tells where the ranks leave their numbers.
+  bool keyed() const { return !barrier_arrivals_key(call_.key()).empty(); }
+  // The numbers that ranks have left.
+  std::string arrived() const {
     ObservedMutexLock lock(&table_.mu);
     lock.apart();  // for reports
     const std::string* const arrived = table_.peek(barrier_arrivals_key(call_.key()));
-    return missing_ranks(arrived != nullptr ? std::string_view(*arrived) : "", call_.way.barrier->size);
+    return arrived != nullptr ? *arrived : "";
   }
 
   KeyTable& table_;
@@ -160,6 +163,8 @@ TableStore::~TableStore() {
 }
 
 absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Store& store) {
+  if (!is_well_formed(call)) [[unlikely]]
+    return why_malformed(kind_, call);
   if (shared_) [[unlikely]] {
     if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
       task->scheduler->asked_outside();
@@ -207,7 +212,7 @@ TableStore::Reply TableStore::carry_out(const StoreCall& call) {
     case StoreCall::Op::kWatchKey:
       return watch_key(call);
   }
-  return invalid_argument(kind_, ": StoreCall::op has the unknown value ", static_cast<int>(call.op));
+  return why_malformed(kind_, call);
 }
 
 std::string TableStore::who(const StoreCall& call) const {
@@ -555,8 +560,6 @@ TableStore::Reply TableStore::list_keys(const StoreCall& call) {
 }
 
 TableStore::Reply TableStore::watch_key(const StoreCall& call) {
-  if (call.watch == nullptr || *call.watch == nullptr)
-    return invalid_argument(kind_, " watch_key: StoreCall::watch is null, want a callback");
   ObservedMutexLock lock(&table_.mu);
   if (absl::Status s = refresh(); !s.ok()) return explain(call, s);
   table_.watch(call.key(), std::move(*call.watch));

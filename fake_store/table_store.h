@@ -31,6 +31,8 @@ class TableStore : public Kept {
 
   // `store`: whose table this is.
   absl::StatusOr<StoreReply> execute(const StoreCall& call, const Store& store);
+  // KeyTable::release_watches().
+  bool release_watches() { return table_.release_watches(); }
 
  private:
   class Hold;

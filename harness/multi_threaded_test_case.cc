@@ -10,6 +10,7 @@
 #include "harness/rank_failures.h"
 #include "rankloom/error.h"
 #include "rankloom/testing.h"
+#include "sim/base/dist_error.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
@@ -25,9 +26,18 @@ namespace {
 
 using testing::TestPartResult;
 
+const testing::TestInfo& running_test_info() {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) {
+    refuse({.rank = -1, .group = {}, .op = "run_ranks"}, ErrorKind::kInvalidArgument,
+           "MultiThreadedTestCase: no test is running, want calls from within a test, or run_world()");
+  }
+  return *test;
+}
+
 // Failed parts and skips of the running test so far.
 int failed_parts() {
-  const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+  const testing::TestResult& result = *running_test_info().result();
   int failed = 0;
   for (int i = 0; i < result.total_part_count(); ++i) {
     if (!result.GetTestPartResult(i).passed()) ++failed;
@@ -134,8 +144,7 @@ std::string engine_name(const testing::TestParamInfo<EngineKind>& info) {
 std::ostream& operator<<(std::ostream& out, EngineKind engine) { return out << engine_kind_name(engine); }
 
 EngineKind MultiThreadedTestCase::engine() const {
-  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
-  return test != nullptr && test->value_param() == nullptr ? EngineKind::kThreads : GetParam();
+  return running_test_info().value_param() == nullptr ? EngineKind::kThreads : GetParam();
 }
 
 WorldOptions MultiThreadedTestCase::options() const { return {.world_size = world_size(), .engine = engine()}; }
@@ -203,11 +212,11 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
     // All runs of a round of seeds() are under its seed.
     const int run_alone = state_->schedule.has_value() ? 1 : state_->runs;
     world.scheduler().set_rerun(internal::rerun_of_run(run_alone, internal::for_this_test(world.scheduler().rerun())));
-    internal::RankFailures failures(&world);
+    const internal::RankFailuresScope failures(&world);
     std::optional<RankOutput> output;
     if (state_->capture_output) output.emplace(&world);
     run.report = world.run([&](RankContext& rank) {
-      failures.run_guarded(
+      failures->run_guarded(
           rank,
           [&](RankContext& self) {
             set_up_rank(self);
@@ -215,8 +224,8 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
           },
           [&](RankContext& self) { tear_down_rank(self); });
     });
-    run.failures = failures.folded();
-    run.skipped = failures.skip_ended_run();
+    run.failures = failures->folded();
+    run.skipped = failures->skip_ended_run();
     state_->outputs = output.has_value() ? output->texts() : std::vector<std::string>();
   }
   RecordProperty("world_size", run.options.world_size);
@@ -308,7 +317,7 @@ std::string MultiThreadedTestCase::State::save_run(const EndedRun& run) const {
 }
 
 std::string MultiThreadedTestCase::State::file_name() const {
-  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const testing::TestInfo& test = running_test_info();
   const std::string name = absl::StrCat(program_name(), ".", test.test_suite_name(), ".", test.name(),
                                         runs > 1 ? absl::StrCat(".run", runs) : "");
   return absl::StrReplaceAll(name, {{"/", "_"}});

@@ -37,7 +37,7 @@ class RankReporter final : public testing::ScopedFakeTestPartResultReporter {
 struct Listeners {
   OrderedMutex mu{
       LockLevel::kTestListeners};  // taken under GoogleTest's own mutex; GoogleTest's reporter mutex is taken under it
-  std::vector<std::pair<const World*, RankFailures*>> all ABSL_GUARDED_BY(mu);
+  std::vector<std::pair<const World*, std::shared_ptr<RankFailures>>> all ABSL_GUARDED_BY(mu);
   std::unique_ptr<RankReporter> reporter ABSL_GUARDED_BY(mu);
 
   static Listeners& instance() {
@@ -51,7 +51,8 @@ void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
   const LibraryScope library;
   if (result.passed()) return;  // SUCCEED()
   RankContext* rank = RankContext::current();
-  RankFailures* failures = rank != nullptr ? RankFailures::of(rank->world()) : nullptr;
+  // Held: the run of a thread that reports may end meanwhile.
+  std::shared_ptr<RankFailures> failures = rank != nullptr ? RankFailures::of(rank->world()) : nullptr;
   if (failures == nullptr) {
     rank = nullptr;
     Listeners& listeners = Listeners::instance();
@@ -143,21 +144,21 @@ std::string RankFailure::text() const {
                       others.empty() ? "" : absl::StrCat(", of ", ranks_text(others)));
 }
 
-RankFailures::RankFailures(World* world) : world_(world) {
+RankFailuresScope::RankFailuresScope(World* world) : failures_(std::make_shared<RankFailures>(world)) {
   Listeners& listeners = Listeners::instance();
   OrderedMutexLock lock(&listeners.mu);
-  listeners.all.emplace_back(world, this);
+  listeners.all.emplace_back(world, failures_);
   if (listeners.reporter == nullptr) listeners.reporter = std::make_unique<RankReporter>();
 }
 
-RankFailures::~RankFailures() {
+RankFailuresScope::~RankFailuresScope() {
   Listeners& listeners = Listeners::instance();
   OrderedMutexLock lock(&listeners.mu);
-  std::erase_if(listeners.all, [this](const auto& entry) { return entry.second == this; });
+  std::erase_if(listeners.all, [this](const auto& entry) { return entry.second == failures_; });
   if (listeners.all.empty()) listeners.reporter.reset();
 }
 
-RankFailures* RankFailures::of(const World& world) {
+std::shared_ptr<RankFailures> RankFailures::of(const World& world) {
   Listeners& listeners = Listeners::instance();
   OrderedMutexLock lock(&listeners.mu);
   for (const auto& [listened, failures] : listeners.all) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,8 +48,8 @@ struct RankFailure {
 };
 
 // Keeps the failures of one world's ranks while it runs, instead of letting them reach GoogleTest one by one: a rank's
-// own thread is not the test's, and N ranks that fail alike are one failure. While any of these lives, all threads of
-// the process report here; a thread of no world is kept without a rank.
+// own thread is not the test's, and N ranks that fail alike are one failure. While a RankFailuresScope lives, all threads
+// of the process report there; a thread of no world is kept without a rank.
 //   EXPECT_* on a rank: kept, the rank goes on.
 //   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On
 //     a helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank
@@ -58,13 +59,13 @@ struct RankFailure {
 // after the run.
 class RankFailures {
  public:
-  explicit RankFailures(World* world);
-  ~RankFailures();
+  explicit RankFailures(World* world) : world_(world) {}
   RankFailures(const RankFailures&) = delete;
   RankFailures& operator=(const RankFailures&) = delete;
 
-  // The one that listens to this world; null: none.
-  static RankFailures* of(const World& world);
+  // The one that listens to this world; null: none. Shared: threads that outlive the run, and traces that a world keeps,
+  // may have it last.
+  static std::shared_ptr<RankFailures> of(const World& world);
 
   // Runs set-up, body and tear-down of a rank, each as GoogleTest does: the body only after a good set-up, the
   // tear-down always. The world is aborted before the tear-down of a failed rank, so that it may wait for no one.
@@ -95,6 +96,20 @@ class RankFailures {
       ABSL_GUARDED_BY(mu_);  // place -> failures_; with the message: -> said
   absl::flat_hash_map<int, std::vector<Trace>> traces_ ABSL_GUARDED_BY(mu_);
   bool skip_ended_run_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Listens to a world: before its run, until its failures are read.
+class RankFailuresScope {
+ public:
+  explicit RankFailuresScope(World* world);
+  ~RankFailuresScope();
+  RankFailuresScope(const RankFailuresScope&) = delete;
+  RankFailuresScope& operator=(const RankFailuresScope&) = delete;
+
+  RankFailures* operator->() const { return failures_.get(); }
+
+ private:
+  const std::shared_ptr<RankFailures> failures_;
 };
 
 // Adds the defaults of tests to options that leave them unset.

@@ -59,8 +59,8 @@ std::vector<std::string> texts(const std::vector<RankFailure>& failures) {
 Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&)> body, CodeSite code) {
   Events events;
   World world(options, code);
-  RankFailures failures(&world);
-  events.report = world.run([&](RankContext& rank) { failures.run_guarded(rank, body, [](RankContext&) {}); });
+  const RankFailuresScope failures(&world);
+  events.report = world.run([&](RankContext& rank) { failures->run_guarded(rank, body, [](RankContext&) {}); });
   for (int rank = 0; rank < world.size(); ++rank) {
     std::vector<std::string>& calls = events.calls.emplace_back();
     for (const FlightEntry& entry : state_of(world).context(rank).recorder().entries())
@@ -71,7 +71,7 @@ Events run_once(const WorldOptions& options, absl::FunctionRef<void(RankContext&
     events.store.push_back(
         absl::StrCat("key \"", key, "\" = ", value.has_value() ? absl::StrCat("\"", *value, "\"") : "?"));
   }
-  events.failures = failures.folded();
+  events.failures = failures->folded();
   if (events.report.kept != nullptr) events.report.kept->failures = texts(events.failures);
   return events;
 }

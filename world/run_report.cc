@@ -118,10 +118,13 @@ std::string RunReport::text() const {
 void RunReport::throw_if_failed() const {
   if (ok()) return;
   ErrorKind kind = cause.ok() ? ErrorKind::kAborted : error_kind(cause);
-  if (first_failed >= 0 && outcomes[static_cast<size_t>(first_failed)].exception != nullptr) {
+  // A report that was moved from, or filled by hand, may name a rank that it does not have.
+  const bool known = first_failed >= 0 && static_cast<size_t>(first_failed) < outcomes.size();
+  const std::exception_ptr thrown = known ? outcomes[static_cast<size_t>(first_failed)].exception : nullptr;
+  if (thrown != nullptr) {
     kind = ErrorKind::kRankFailed;
     try {
-      std::rethrow_exception(outcomes[static_cast<size_t>(first_failed)].exception);
+      std::rethrow_exception(thrown);
     } catch (const DistError& error) {
       kind = error.kind();
     } catch (...) {  // an exception of the program: the rank failed

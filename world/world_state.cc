@@ -206,6 +206,7 @@ WorldState::WorldState(World* face, WorldOptions&& options, const RunHooks& hook
           options_, [this](const std::string& text) { stalled(text); }, hooks, code)),
       faults_(make_faults(this, options_)),
       store_(std::make_unique<HashStore>(scheduler_.get())),
+      keys_(static_cast<HashStore*>(store_.get())),
       start_ns_(scheduler_->now_ns()),
       shared_mu_(scheduler_.get(), LockLevel::kShared),
       mu_(scheduler_.get(), LockLevel::kWorld),
@@ -263,6 +264,7 @@ void WorldState::ranks_elsewhere(int own, std::unique_ptr<Store> store, GroupBac
   scheduler_->ranks_elsewhere(own);
   scheduler_->set_rerun("");  // a launcher started the program, and the environment says nothing to it
   store_ = wrapped(std::move(store));
+  keys_ = nullptr;
   group_backend_ = backend;
 }
 
@@ -284,10 +286,20 @@ WorldState::~WorldState() {
 }
 
 void WorldState::release_what_users_left() {
-  for (;;) {
+  // A destructor may leave another object; one that always does would keep the world from its end.
+  constexpr int kMostRounds = 100;
+  for (int round = 0;; ++round) {
+    if (round == kMostRounds) {
+      fatal(absl::StrCat(
+          "the end of a world does not come: objects that it holds (locals, listeners of on_abort(), hooks "
+          "of at_end(), watches) left others in their destructors ",
+          kMostRounds, " times, one after the other"));
+    }
     decltype(listeners_) listeners;
     decltype(shared_) shared;
     decltype(end_hooks_) hooks;
+    std::vector<std::exception_ptr> exceptions;
+    const bool watches = keys_ != nullptr && StoreAccess::release_watches(*keys_);
     {
       OrderedMutexLock lock(&listeners_mu_);
       listeners.swap(listeners_);
@@ -301,8 +313,9 @@ void WorldState::release_what_users_left() {
       ObservedMutexLock lock(&mu_);
       lock.apart();  // after all steps
       hooks.swap(end_hooks_);
+      for (RunReport::Outcome& outcome : outcomes_) exceptions.push_back(std::exchange(outcome.exception, nullptr));
     }
-    const bool none = listeners.empty() && shared.empty() && hooks.empty();
+    const bool none = listeners.empty() && shared.empty() && hooks.empty() && !watches;
     // The last that was made goes first, as elsewhere in C++: its destructor may use the others.
     if (!shared.empty()) {
       std::vector<Shared> made;

@@ -322,6 +322,7 @@ class WorldState : public Kept {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<FaultInjector> faults_;
   std::unique_ptr<Store> store_;
+  HashStore* keys_ = nullptr;              // below what wraps it; null: kept elsewhere
   GroupBackend* group_backend_ = nullptr;  // const once a rank has attached
   std::shared_ptr<const Group> world_group_;
   std::vector<std::unique_ptr<RankState>, KeptAllocator<std::unique_ptr<RankState>>> contexts_;

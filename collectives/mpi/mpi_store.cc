@@ -114,6 +114,7 @@ int64_t bytes_of(const Texts& texts) {
 }  // namespace
 
 absl::Status fits(const StoreCall& call) {
+  if (!is_well_formed(call)) return why_malformed("MpiStore", call);
   const int64_t bytes = bytes_of(call.keys) + bytes_of(call.values) + static_cast<int64_t>(call.expected.size());
   if (bytes > most_store_bytes) return too_large(call.op, call.key(), bytes, "keys and values", "call");
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/records/call_record_state.h"
 #include "rankloom/records.h"
+#include "sim/base/saturating.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -19,7 +20,7 @@ namespace {
 
 int64_t sum_of_bytes(const std::vector<CallRecord::Call::Tensor>& tensors) {
   int64_t sum = 0;
-  for (const CallRecord::Call::Tensor& tensor : tensors) sum += tensor.bytes();
+  for (const CallRecord::Call::Tensor& tensor : tensors) sum = saturating_add(sum, tensor.bytes());
   return sum;
 }
 
@@ -36,7 +37,7 @@ std::string bytes_text(int64_t bytes) {
 
 int64_t CallRecord::Call::Tensor::numel() const {
   int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
+  for (const int64_t size : sizes) product = saturating_mul(product, size);  // of which one may be 0
   return product;
 }
 
@@ -75,11 +76,11 @@ std::vector<CallRecord::Totals> CallRecord::totals() const {
     sum.op = op;
     sum.group = group;
     sum.calls += kind.calls;
-    sum.payload += kind.payload * kind.calls;
-    sum.ring.steps += kind.ring.steps * kind.calls;
-    sum.ring.bytes += kind.ring.bytes * kind.calls;
-    sum.tree.steps += kind.tree.steps * kind.calls;
-    sum.tree.bytes += kind.tree.bytes * kind.calls;
+    sum.payload = saturating_add(sum.payload, saturating_mul(kind.payload, kind.calls));
+    sum.ring.steps = saturating_add(sum.ring.steps, saturating_mul(kind.ring.steps, kind.calls));
+    sum.ring.bytes = saturating_add(sum.ring.bytes, saturating_mul(kind.ring.bytes, kind.calls));
+    sum.tree.steps = saturating_add(sum.tree.steps, saturating_mul(kind.tree.steps, kind.calls));
+    sum.tree.bytes = saturating_add(sum.tree.bytes, saturating_mul(kind.tree.bytes, kind.calls));
     sum.time += absl::Nanoseconds(kind.total_ns);
   }
   std::vector<CallRecord::Totals> all;
@@ -201,7 +202,7 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
     added.start_ns = (from.started_ns >= 0 ? from.started_ns : from.created_ns) - begin_ns;
     added.duration_ns = from.completed_ns >= 0 ? from.completed_ns - begin_ns - added.start_ns : -1;
     ++kind.calls;
-    kind.total_ns += std::max<int64_t>(0, added.duration_ns);
+    kind.total_ns = saturating_add(kind.total_ns, std::max<int64_t>(0, added.duration_ns));
     record->end_ns = std::max(record->end_ns, added.start_ns + std::max<int64_t>(0, added.duration_ns));
     const size_t number = record->size - 1;
     for (; !open.empty() && open.top().first <= added.issued_ns; open.pop()) {
@@ -211,7 +212,7 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
     }
     if (from.completed_ns >= 0) open.emplace(from.completed_ns - begin_ns, number);
     record->live_bytes += kind.buffer_bytes;
-    record->peak_bytes = std::max(record->peak_bytes, record->live_bytes);
+    record->peak_bytes = std::max(record->peak_bytes, at_most_int64(record->live_bytes));
   }
   for (; !open.empty(); open.pop())
     record->live_bytes -= record->kinds[record->entry(open.top().second).kind].buffer_bytes;

@@ -8,6 +8,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/records/cost_model.h"
 #include "collectives/work/work_state.h"
+#include "sim/base/saturating.h"
 
 namespace rankloom::internal {
 namespace {
@@ -105,20 +106,15 @@ void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
   }
 }
 
-// Nanoseconds after others, at the end of time at the latest: a program may compute forever, and a link never deliver.
-int64_t later(int64_t at_ns, int64_t by_ns) {
-  return by_ns > std::numeric_limits<int64_t>::max() - at_ns ? std::numeric_limits<int64_t>::max() : at_ns + by_ns;
-}
-
 // The memory that a call holds until it is waited for. In place, one memory is input and output.
 int64_t buffer_bytes(const CollectiveCall& call) {
   int64_t inputs = 0;
   int64_t outputs = 0;
-  for (const TensorView& tensor : call.inputs) inputs += static_cast<int64_t>(tensor.bytes());
-  for (const TensorView& tensor : call.outputs) outputs += static_cast<int64_t>(tensor.bytes());
+  for (const TensorView& tensor : call.inputs) inputs = saturating_add(inputs, static_cast<int64_t>(tensor.bytes()));
+  for (const TensorView& tensor : call.outputs) outputs = saturating_add(outputs, static_cast<int64_t>(tensor.bytes()));
   const bool one_buffer =
       call.op == OpType::kAllReduce || call.op == OpType::kAllReduceCoalesced || call.op == OpType::kReduce;
-  return one_buffer || in_place(call) ? std::max(inputs, outputs) : inputs + outputs;
+  return one_buffer || in_place(call) ? std::max(inputs, outputs) : saturating_add(inputs, outputs);
 }
 
 }  // namespace
@@ -249,10 +245,10 @@ CallRecordState::Entry& CallRecordState::issue(const CollectiveCall& call, int g
   int64_t& free = free_ns[static_cast<size_t>(group)];
   added.start_ns = std::max(now_ns, free);
   added.duration_ns = kind.duration_ns;
-  free = later(added.start_ns, kind.duration_ns);
+  free = saturating_add(added.start_ns, kind.duration_ns);
   end_ns = std::max(end_ns, free);
   ++kind.calls;
-  kind.total_ns = later(kind.total_ns, kind.duration_ns);
+  kind.total_ns = saturating_add(kind.total_ns, kind.duration_ns);
   return added;
 }
 
@@ -276,13 +272,13 @@ Work CallRecordState::add(const CollectiveCall& call, int group) {
     for (const CollectiveCall& part : call.parts) {
       Entry& added = issue(part, group, std::exchange(first_message, first_message && part.seq >= 0));
       added.batch = batch++;
-      work.buffer_bytes += kinds[added.kind].buffer_bytes;
+      work.buffer_bytes = saturating_add(work.buffer_bytes, kinds[added.kind].buffer_bytes);
     }
   }
   work.last = size;
   work.end_ns = free_ns[static_cast<size_t>(group)];
   live_bytes += work.buffer_bytes;
-  peak_bytes = std::max(peak_bytes, live_bytes);
+  peak_bytes = std::max(peak_bytes, at_most_int64(live_bytes));
   return WorkState::handle(last_work_);
 }
 
@@ -292,7 +288,7 @@ void CallRecordState::compute(int64_t duration_ns, std::string_view name) {
   const uint32_t kind = kind_of_key({kCompute, at - compute_names_.begin()});
   Entry& added = append(kind, -1);
   added.duration_ns = std::max(int64_t{0}, duration_ns);
-  now_ns = later(now_ns, added.duration_ns);
+  now_ns = saturating_add(now_ns, added.duration_ns);
   end_ns = std::max(end_ns, now_ns);
 }
 
@@ -306,14 +302,15 @@ void CallRecordState::clear() {
   owner_->record = nullptr;
   owner_ = std::make_shared<Owner>(Owner{this});
   last_work_ = nullptr;
-  live_bytes = peak_bytes = 0;
+  live_bytes = 0;
+  peak_bytes = 0;
 }
 
 // ---- reading
 
 int64_t CallRecordState::live_buffer_bytes() const {
   const bool settled = last_work_ == nullptr || last_work_.use_count() > 1;
-  return live_bytes - (settled ? 0 : last_work_->buffer_bytes);
+  return at_most_int64(live_bytes - (settled ? 0 : last_work_->buffer_bytes));
 }
 
 size_t CallRecordState::memory_bytes() const {

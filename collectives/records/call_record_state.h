@@ -14,6 +14,7 @@
 #include "rankloom/group.h"
 #include "rankloom/records.h"
 #include "rankloom/work.h"
+#include "sim/base/saturating.h"
 
 namespace rankloom::internal {
 
@@ -87,7 +88,7 @@ struct CallRecordState {
   size_t size = 0;
   int64_t now_ns = 0;
   int64_t end_ns = 0;
-  int64_t live_bytes = 0;
+  WideCount live_bytes = 0;
   int64_t peak_bytes = 0;
   // The module that calls from here on, "layers.3.attention.wo"; null: none. The text is never freed.
   const char* scope = nullptr;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "sim/base/saturating.h"
+
 namespace rankloom::internal {
 namespace {
 
@@ -12,19 +14,12 @@ int64_t log2_up(int size) { return std::bit_width(static_cast<unsigned>(size) - 
 
 // bytes * a / b, rounded up.
 int64_t share(int64_t bytes, int64_t a, int64_t b) {
-  __extension__ using Wide = __int128;
-  return static_cast<int64_t>((static_cast<Wide>(bytes) * a + b - 1) / b);
-}
-
-// At most what int64 counts.
-int64_t times(int64_t bytes, int64_t size) {
-  int64_t product;
-  return __builtin_mul_overflow(bytes, size, &product) ? std::numeric_limits<int64_t>::max() : product;
+  return at_most_int64((static_cast<WideCount>(bytes) * a + b - 1) / b);
 }
 
 int64_t bytes_of(const TensorList& list) {
   return std::accumulate(list.begin(), list.end(), int64_t{0}, [](int64_t sum, const TensorView& tensor) {
-    return sum + static_cast<int64_t>(tensor.bytes());
+    return saturating_add(sum, static_cast<int64_t>(tensor.bytes()));
   });
 }
 
@@ -39,7 +34,7 @@ CostModel::WireCost wire_cost(WireAlgorithm algorithm, OpType op, int size, int6
     case OpType::kAllReduce:
     case OpType::kAllReduceCoalesced:
       return ring ? CostModel::WireCost{2 * (n - 1), share(bytes, 2 * (n - 1), n)}
-                  : CostModel::WireCost{2 * lg, times(bytes, 2)};
+                  : CostModel::WireCost{2 * lg, saturating_mul(bytes, 2)};
     case OpType::kBroadcast:
     case OpType::kReduce:
       return {ring ? n - 1 : lg, bytes};
@@ -81,9 +76,9 @@ int64_t wire_payload(const CollectiveCall& call, int size) {
     case OpType::kRecv:
       return bytes_of(call.outputs);
     case OpType::kGather:
-      return times(bytes_of(call.inputs), size);
+      return saturating_mul(bytes_of(call.inputs), size);
     case OpType::kScatter:
-      return times(bytes_of(call.outputs), size);
+      return saturating_mul(bytes_of(call.outputs), size);
     case OpType::kReduceScatter:
     case OpType::kReduceScatterTensor:
     case OpType::kReduceScatterTensorCoalesced:
@@ -94,7 +89,7 @@ int64_t wire_payload(const CollectiveCall& call, int size) {
     case OpType::kCoalesced:
       return std::accumulate(
           call.parts.begin(), call.parts.end(), int64_t{0},
-          [size](int64_t sum, const CollectiveCall& part) { return sum + wire_payload(part, size); });
+          [size](int64_t sum, const CollectiveCall& part) { return saturating_add(sum, wire_payload(part, size)); });
     case OpType::kBarrier:
     case OpType::kMonitoredBarrier:
     case OpType::kNewGroup:

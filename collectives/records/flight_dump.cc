@@ -18,6 +18,7 @@
 #include "rankloom/version.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/printable.h"
+#include "sim/base/saturating.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
@@ -164,7 +165,7 @@ std::vector<Sizes> take_shapes(const FlightShapes& shapes, int count, size_t* at
 
 int64_t numel(const Sizes& sizes) {
   int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
+  for (const int64_t size : sizes) product = saturating_mul(product, size);
   return product;
 }
 
@@ -178,7 +179,7 @@ void join(std::vector<Sizes>* shapes) {
     whole = shapes->front();
     whole.insert(whole.begin(), static_cast<int64_t>(shapes->size()));
   } else {
-    for (const Sizes& sizes : *shapes) whole[0] += numel(sizes);
+    for (const Sizes& sizes : *shapes) whole[0] = saturating_add(whole[0], numel(sizes));
   }
   *shapes = {whole};
 }

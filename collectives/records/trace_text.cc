@@ -7,6 +7,7 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/require.h"
+#include "sim/base/saturating.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "sim/base/write_file.h"
@@ -16,7 +17,7 @@ namespace {
 
 int64_t elements(const std::vector<CallRecord::Call::Tensor>& tensors) {
   int64_t sum = 0;
-  for (const CallRecord::Call::Tensor& tensor : tensors) sum += tensor.numel();
+  for (const CallRecord::Call::Tensor& tensor : tensors) sum = saturating_add(sum, tensor.numel());
   return sum;
 }
 

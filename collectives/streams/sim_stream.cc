@@ -325,6 +325,7 @@ void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
            "wait_event: the event is one of another kind of stream, want a SimStream's",
            site_place(Site{.code = code}));
   }
+  (void)known->mark()->passed->settled("wait_event", code);  // none of another world that lives
   auto run = [queue = queue_.get(), mark = known->mark(), hold = event.state(), code](const absl::Status& cause) {
     if (!cause.ok()) return cause;
     const absl::Status waited = mark->passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);

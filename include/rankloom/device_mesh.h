@@ -38,6 +38,10 @@ class DeviceMesh {
     CodeSite code;
   };
 
+  // Copied where others are moved, so that none is left without its groups.
+  DeviceMesh(const DeviceMesh&) = default;
+  DeviceMesh& operator=(const DeviceMesh&) = default;
+
   int ndim() const { return static_cast<int>(shape_.size()); }
   const std::vector<int>& shape() const { return shape_; }
   const std::vector<std::string>& dim_names() const { return dim_names_; }  // empty: they have none

@@ -287,6 +287,7 @@ class HashStore final : public Store {
   std::string_view kind() const override { return "HashStore"; }
 
  private:
+  friend struct internal::StoreAccess;
   const internal::Owned<internal::TableStore> table_;
 };
 

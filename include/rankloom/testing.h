@@ -40,10 +40,8 @@ class RankOutput {
 
  private:
   class Router;
-  class Stream;
 
-  std::unique_ptr<Router> router_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  const std::unique_ptr<Router> router_;
 };
 
 namespace internal {
@@ -67,7 +65,7 @@ class RankTrace {
   RankTrace& operator=(const RankTrace&) = delete;
 
  private:
-  internal::RankFailures* const failures_;
+  const std::shared_ptr<internal::RankFailures> failures_;
   const int rank_;
 };
 

@@ -126,6 +126,9 @@ class Promise {
   // `scheduler`: of the world that it belongs to; null: none. `rank`: the global rank that owns the work; -1: none.
   explicit Promise(internal::Scheduler* scheduler = nullptr, int rank = -1);
   Promise(internal::Scheduler* scheduler, int rank, Hooks hooks);
+  // Copies end one work. Copied where others are moved, so that none is left without it.
+  Promise(const Promise&) = default;
+  Promise& operator=(const Promise&) = default;
 
   Work work() const;
   Future future() const;

@@ -10,6 +10,7 @@
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/prefetch.h"
+#include "sim/base/saturating.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
 #include "sim/base/text.h"
@@ -839,7 +840,7 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
   // The task at the point has stopped already: tasks that run are threads beside the baton.
   const bool due = next_timer_ns() <= now_ns();  // time need not go on for these
   if (outside && !due && idler_ && !aborted()) return idle_outside(/*polls=*/false, lock);
-  if (outside && !due && wait_beside(/*grace_ns=*/0, lock)) return;
+  if (outside && !due && await_outside(lock)) return;
   if (!due && any_timer() && (running_ > 0 ? wait_beside(kGraceNs, lock) : away() > 0 && await_strangers(lock))) return;
   if (advance_clock()) return;
   if (aborted()) {
@@ -944,6 +945,20 @@ std::vector<Task*> DeterministicScheduler::parked_tasks() const {
   return parked;
 }
 
+bool DeterministicScheduler::await_outside(StateLock& lock) {
+  const int64_t now = now_ns();
+  if (outside_wait_.at_ns != now) outside_wait_ = {.at_ns = now, .since_ns = monotonic_ns()};
+  const int64_t next = next_timer_ns();
+  const int64_t until = next == Deadline::kNever ? next : saturating_add(outside_wait_.since_ns, next - now);
+  mover_sleeps_.store(true, std::memory_order_relaxed);
+  note_running(nullptr);
+  lock.unlock();
+  const bool moved = mover_parker_.park(until);
+  lock.lock();
+  mover_sleeps_.store(false, std::memory_order_relaxed);
+  return moved || !ready_.empty();
+}
+
 bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
   std::vector<int> threads;
   for (const Task* task : live_tasks()) {
@@ -953,15 +968,11 @@ bool DeterministicScheduler::wait_beside(int64_t grace_ns, StateLock& lock) {
   note_running(nullptr);
   lock.unlock();
   bool moved = false;
-  if (grace_ns == 0) {
-    moved = mover_parker_.park(Deadline::kNever);
-  } else {
-    for (int i = 0; i < kGraceLooks && !moved; ++i) {
-      moved = mover_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
-              std::any_of(threads.begin(), threads.end(), [](int thread) { return thread_runs(thread); });
-    }
-    moved = moved || strangers_compute();
+  for (int i = 0; i < kGraceLooks && !moved; ++i) {
+    moved = mover_parker_.park(monotonic_ns() + grace_ns / kGraceLooks) ||
+            std::any_of(threads.begin(), threads.end(), [](int thread) { return thread_runs(thread); });
   }
+  moved = moved || strangers_compute();
   lock.lock();
   mover_sleeps_.store(false, std::memory_order_relaxed);
   return moved || !ready_.empty();

@@ -177,8 +177,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void prefetch();
   // max_steps have passed.
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
-  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns` (0: for ever), and none
-  // computes.
+  // Waits for somebody outside to act, until a task is due if virtual time passes as real time does. False: it is.
+  bool await_outside(StateLock& lock);
+  // Waits for a thread beside the run to do something. False: nobody did within `grace_ns`, and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);
   // Nobody is ready and no time can pass, but threads of ranks are at no point: until somebody moves, or `stuck_after`
   // passed.
@@ -328,6 +329,12 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
     bool over = true;
   };
   StrangerWait stranger_wait_;
+  // Since when, in real time, the run has waited for somebody outside at one virtual time.
+  struct OutsideWait {
+    int64_t at_ns = -1;
+    int64_t since_ns = 0;
+  };
+  OutsideWait outside_wait_;
 
   // The watchdog's: since when the rank with the baton stands still, and at which step.
   int64_t still_since_ns_ = 0;

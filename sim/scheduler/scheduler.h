@@ -161,7 +161,7 @@ class Scheduler : public Kept {
   virtual void asked_outside() {}
 
   // Counts those outside the run that may still wake a task. While the count is not 0, a stuck run is no deadlock, and
-  // time does not jump.
+  // virtual time goes no faster than real time.
   void add_outside(int n);
 
   // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second

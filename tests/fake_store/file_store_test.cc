@@ -632,6 +632,28 @@ TEST(Crc32cTest, GivesThePublishedSums) {
   }
 }
 
+// A waiter whose world gives its turn to another rank does not keep others from what is in the file.
+TEST_F(FileStoreTest, AWaiterWithoutATurnKeepsNobodyFromReading) {
+  const auto store = FileStore::open(path_);
+  store->set_timeout(absl::Seconds(100));
+  const absl::Time begun = absl::Now();
+  run_world({.world_size = 2, .engine = EngineKind::kFibers}, [&](RankContext& rank) {
+    if (rank.rank() == 1) return (void)store->get("end");  // the first that waits
+    rank.sleep_for(absl::Milliseconds(1));                 // passes as real time does
+    std::string got;
+    std::thread waits([&] { got = store->get("b"); });
+    std::thread sets([&] {
+      absl::SleepFor(absl::Milliseconds(200));
+      FileStore::open(path_)->set("b", "1");
+    });
+    sets.join();
+    waits.join();
+    EXPECT_EQ(got, "1");
+    store->set("end", "");
+  }).throw_if_failed();
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(50));
+}
+
 }  // namespace
 }  // namespace rankloom
 

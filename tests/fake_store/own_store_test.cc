@@ -1,9 +1,13 @@
 // Stores of users: execute() and kind() are all that one supplies. And what is known of each operation.
 
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
+#include "sim/base/dist_error.h"
+#include "sim/base/text.h"
 #include "tests/fake_store/store_fixture.h"
 
 namespace rankloom {
@@ -12,8 +16,10 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 // Keeps values in a map and knows few operations.
@@ -197,6 +203,110 @@ TEST(StringListTest, HoldsFewAndMany) {
   const StringList few = {"a", words[1]};
   EXPECT_THAT(std::vector<std::string_view>(few.begin(), few.end()), ElementsAre("a", "b"));
   EXPECT_EQ(few[1], "b");
+}
+
+// What execute() says of a call, which anybody may make of any parts.
+std::string answer(Store& store, const StoreCall& call) {
+  const absl::StatusOr<StoreReply> reply = store.execute(call);
+  return reply.ok() ? "ok" : message_of(reply.status());
+}
+
+TEST(OwnStoreTest, ACallThatLacksItsPartsIsRefused) {
+  using Op = StoreCall::Op;
+  const auto keys = std::make_shared<HashStore>();
+  FakeStore fake;
+  PrefixStore prefix("p", std::make_shared<HashStore>());
+  const std::vector<std::string_view> two = {"a", "b"};
+  const absl::Span<const std::string_view> one = absl::MakeSpan(two).subspan(1);
+  StoreCall::WatchCallback none;
+  for (Store* const store : {static_cast<Store*>(keys.get()), static_cast<Store*>(&fake)}) {
+    const std::string kind(store->kind());
+    for (int op = 0; op <= static_cast<int>(Op::kWatchKey); ++op) {
+      const StoreCall call{.op = static_cast<Op>(op), .keys = two, .values = two};
+      const std::string who = kind + std::string(call.name()).substr(std::string("store").size());
+      switch (call.op) {
+        case Op::kWait:
+        case Op::kCheck:
+        case Op::kMultiGet:
+        case Op::kNumKeys:
+        case Op::kListKeys:
+          EXPECT_EQ(answer(*store, {.op = call.op}), "ok");
+          break;
+        case Op::kMultiSet:
+          EXPECT_EQ(answer(*store, call), "ok");
+          EXPECT_EQ(answer(*store, {.op = call.op, .keys = two, .values = one}),
+                    who + ": have 1 values, want one for each of 2 keys");
+          break;
+        default:
+          EXPECT_EQ(answer(*store, {.op = call.op}), who + ": have 0 keys, want one");
+          EXPECT_EQ(answer(*store, {.op = call.op, .keys = two}), who + ": have 2 keys, want one");
+      }
+    }
+    EXPECT_EQ(answer(*store, {.op = Op::kSet, .keys = one}), kind + " set: have 0 values, want one");
+    EXPECT_EQ(answer(*store, {.op = Op::kGet, .keys = one, .timeout = absl::Seconds(-1)}),
+              kind + " get: negative timeout: have -1s, want 0 or more");
+    EXPECT_EQ(answer(*store, {.op = Op::kWatchKey, .keys = one, .watch = &none}),
+              kind + " watch_key: StoreCall::watch is null, want a callback");
+    EXPECT_EQ(answer(*store, {.op = static_cast<Op>(99)}), kind + ": StoreCall::op has the unknown value 99");
+  }
+  EXPECT_EQ(answer(prefix, {.op = Op::kQueuePop}), "HashStore queue_pop: have 0 keys, want one");
+}
+
+// Gives the keys of a barrier names of its own.
+class ShortKeys final : public Store {
+ public:
+  ShortKeys(Store* store, std::string_view go) : Store(store), store_(*store), go_(go) {}
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
+    StoreCall changed = call;
+    const std::string_view key = absl::StrContains(sv(call.key()), "/count")     ? "c"
+                                 : absl::StrContains(sv(call.key()), "/arrived") ? "a"
+                                                                                 : go_;
+    changed.keys = {&key, 1};
+    return store_.execute(changed);
+  }
+  std::string_view kind() const override { return "ShortKeys"; }
+
+ private:
+  Store& store_;
+  const std::string_view go_;
+};
+
+TEST(OwnStoreTest, ABarrierUnderOtherKeysIsADeadlockLikeAnother) {
+  for (const std::string_view go : {"", "g", "go", "go!", "a longer key"}) {
+    const RunReport report = run_world({.world_size = 2, .schedule = Schedule::seeded(1)}, [go](RankContext& rank) {
+      ShortKeys store(&rank.store(), go);
+      if (rank.rank() == 0) store_barrier(store, "b", 0, 2);
+    });
+    EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n  rank 0 waits in store_barrier"),
+                                     Not(HasSubstr("missing"))));
+  }
+}
+
+TEST(OwnStoreTest, ABarrierOfVeryManyTellsTheMissingInFewWords) {
+  HashStore store;
+  const int most = std::numeric_limits<int>::max();
+  EXPECT_THAT(error_of([&] { store_barrier(store, "b", 3, most, absl::Milliseconds(1)); }).what(),
+              HasSubstr("timed out after 1ms: missing 2147483646 ranks, all but rank 3 of 2147483647"));
+}
+
+// The destructor of an exception may use the store that the callback was called by.
+TEST(OwnStoreTest, AnExceptionOfAWatchEndsOutsideOfTheStoresLock) {
+  HashStore store;
+  std::atomic<int> ended{0};
+  struct Failure {
+    explicit Failure(Store* store, std::atomic<int>* ended) : store(store), ended(ended) {}
+    Failure(const Failure& other) = default;
+    Failure& operator=(const Failure&) = delete;
+    ~Failure() {
+      (void)store->check({"x"});
+      ++*ended;
+    }
+    Store* store;
+    std::atomic<int>* ended;
+  };
+  for (int i = 0; i < 3; ++i) store.watch_key("k", [&](auto, auto) { throw Failure(&store, &ended); });
+  EXPECT_THROW(store.set("k", "1"), Failure);
+  EXPECT_GE(ended, 3);
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 #include <atomic>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -627,6 +630,108 @@ class NoEngineTest : public MultiThreadedTestCase {};
 
 TEST_F(NoEngineTest, RunsOnThreads) {
   EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "threads");
+}
+
+// What ranks write is kept by world, and in whatever order those end that keep it.
+TEST(RankOutputTest, MayEndInAnyOrder) {
+  World first({.world_size = 1});
+  World second({.world_size = 2});
+  std::streambuf* const before = std::cout.rdbuf();
+  {
+    auto of_first = std::make_unique<RankOutput>(&first);
+    const RankOutput of_second(&second);
+    first.run([](RankContext&) { std::cout << "of the first"; });
+    EXPECT_THAT(of_first->texts(), ElementsAre("of the first"));
+    of_first.reset();
+    second.run([](RankContext& rank) { std::cout << "of the second " << rank.rank(); });
+    EXPECT_THAT(of_second.texts(), ElementsAre("of the second 0", "of the second 1"));
+    EXPECT_NE(std::cout.rdbuf(), before);
+  }
+  EXPECT_EQ(std::cout.rdbuf(), before);
+}
+
+TEST(RankOutputTest, KeepsNothingOfAnotherWorldAtTheSameAddress) {
+  std::optional<World> world;
+  world.emplace(WorldOptions{.world_size = 1});
+  const RankOutput output(&*world);
+  world.reset();
+  world.emplace(WorldOptions{.world_size = 8});
+  std::ostringstream shown;
+  std::streambuf* const before = std::cerr.rdbuf(shown.rdbuf());
+  world->run([](RankContext& rank) {
+    if (rank.rank() == 7) std::cerr << "not kept";
+  });
+  std::cerr.rdbuf(before);
+  EXPECT_THAT(output.texts(), ElementsAre(""));
+  EXPECT_EQ(shown.str(), "not kept");
+}
+
+TEST(RankOutputTest, AStreamThatGotAnotherBufferMeanwhileKeepsIt) {
+  World world({.world_size = 1});
+  std::ostringstream shown;
+  std::streambuf* const before = std::clog.rdbuf();
+  std::streambuf* ours = nullptr;
+  {
+    const RankOutput output(&world);
+    ours = std::clog.rdbuf(shown.rdbuf());
+  }
+  EXPECT_EQ(std::clog.rdbuf(), shown.rdbuf());
+  std::clog.rdbuf(ours);
+  std::clog << "" << std::flush;  // its buffer is there
+  std::clog.rdbuf(before);
+}
+
+RankLocal<std::unique_ptr<RankTrace>> kept_trace;
+
+TEST_P(TraceTest, MayOutliveTheRun) {
+  const auto reports = reports_of([&] {
+    run_ranks(2, [](RankContext& rank) {
+      *kept_trace = std::make_unique<RankTrace>(rank, "kept");
+      if (rank.rank() == 1) ADD_FAILURE() << "here";
+    });
+  });
+  EXPECT_THAT(reports, ElementsAre(HasSubstr("kept")));
+}
+
+// A fixture that somebody made, without a test.
+class MadeByHand : public MultiThreadedTestCase {
+ public:
+  explicit MadeByHand(int* runs) : runs_(*runs) {}
+  void TestBody() override {}
+  EngineKind engine() const override { return EngineKind::kFibers; }
+  void run_seeds() {
+    seeds(1, [this] { ++runs_; });
+  }
+  void run_one() {
+    run_ranks(2, [this](RankContext&) { ++runs_; });
+  }
+
+ private:
+  int& runs_;
+};
+
+std::vector<std::string> refused_outside;
+
+class OutsideOfTests final : public testing::Environment {
+ public:
+  void SetUp() override {
+    int runs = 0;
+    for (void (MadeByHand::*call)() : {&MadeByHand::run_seeds, &MadeByHand::run_one}) {
+      try {
+        (MadeByHand(&runs).*call)();
+        refused_outside.push_back("ran");
+      } catch (const DistError& error) {
+        refused_outside.emplace_back(error.what());
+      }
+    }
+  }
+};
+[[maybe_unused]] testing::Environment* const outside = testing::AddGlobalTestEnvironment(new OutsideOfTests);
+
+TEST(OutsideOfTestsTest, SeedsAreRefused) {
+  EXPECT_THAT(
+      refused_outside,
+      ElementsAre(HasSubstr("MultiThreadedTestCase: no test is running, want calls from within a test"), "ran"));
 }
 
 }  // namespace

@@ -335,5 +335,19 @@ TEST_P(ReportTest, AReplayThatDoesNotFitNamesTheFirstDifference) {
   EXPECT_THAT(longer.text(), StartsWith("Aborted: replay diverged at step "));
 }
 
+TEST(MovedReportTest, TellsOfNoRankThatItDoesNotHave) {
+  RunReport report = run_world({.world_size = 2}, [](RankContext& rank) {
+    if (rank.rank() == 1) throw std::runtime_error("the disk is full");
+  });
+  const RunReport moved = std::move(report);
+  EXPECT_THAT(error_of([&] { moved.throw_if_failed(); }), HasSubstr("rank 1 failed: the disk is full"));
+  report.cause = absl::InternalError("by hand");  // NOLINT(bugprone-use-after-move): that is what is tried
+  report.first_failed = 1;
+  EXPECT_THROW(report.throw_if_failed(), DistError);
+  report.outcomes.clear();
+  report.first_failed = 7;
+  EXPECT_THROW(report.throw_if_failed(), DistError);
+}
+
 }  // namespace
 }  // namespace rankloom

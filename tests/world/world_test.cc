@@ -681,5 +681,43 @@ TEST(AttachToFibersTest, IsRefused) {
             "InvalidArgument: attach: the ranks are fibers of one thread, want engine threads" + here());
 }
 
+// What a watch holds goes while the ranks are there.
+TEST_P(WorldTest, WhatAWatchHoldsMayCallTheWorldWhenItGoes) {
+  int size = 0;
+  std::string said;
+  run_world(GetParam().options(3), [&](RankContext& rank) {
+    if (rank.rank() != 2) return;
+    const std::shared_ptr<RankContext> held(&rank, [&](RankContext* self) {
+      size = self->world_size();
+      said = error_of([&] { self->world().store().check({"k"}); });
+    });
+    rank.store().watch_key("k", [held](auto, auto) {});
+    rank.store().set("k", "1");
+  }).throw_if_failed();
+  EXPECT_EQ(size, 3);
+  EXPECT_THAT(said, HasSubstr("the world has ended"));
+}
+
+struct LeavesAnother {
+  explicit LeavesAnother(World* world) : world(world) {}
+  LeavesAnother(const LeavesAnother&) = delete;
+  LeavesAnother& operator=(const LeavesAnother&) = delete;
+  ~LeavesAnother() {
+    world->on_abort([another = std::make_shared<LeavesAnother>(world)](const absl::Status&) {});
+  }
+  World* world;
+};
+
+TEST(WorldDeathTest, ObjectsThatAlwaysLeaveOthersAreNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto leave = [] {
+    World world({.world_size = 1});
+    world.on_abort([first = std::make_shared<LeavesAnother>(&world)](const absl::Status&) {});
+  };
+  EXPECT_DEATH(leave(),
+               "rankloom: fatal: the end of a world does not come: objects that it holds .* left others in their "
+               "destructors 100 times");
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -166,5 +166,14 @@ TEST_P(DeviceMeshTest, RefusesWrongArguments) {
   });
 }
 
+TEST_P(DeviceMeshTest, AMeshThatWasMovedFromIsWhole) {
+  run(4, [](RankContext& rank) {
+    DeviceMesh mesh = init_device_mesh(init_process_group(rank), {2, 2});
+    const DeviceMesh moved = std::move(mesh);
+    EXPECT_EQ(mesh.shape(), moved.shape());  // NOLINT(bugprone-use-after-move): that is what is tried
+    EXPECT_EQ(mesh.get_group(1), moved.get_group(1));
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

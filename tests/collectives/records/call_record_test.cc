@@ -500,5 +500,23 @@ TEST_P(RecordOfARealRankTest, TellsOfCallsThatHaveNotEnded) {
   });
 }
 
+// Bytes of a fake world are of any size; their sums stop at what int64 holds.
+TEST(CallRecordTest, SumsStopAtTheMostThatIsCounted) {
+  Recorded r;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const TensorView huge = TensorView::meta({int64_t{1} << 59}, DType::kFloat64);  // 2^62 bytes
+  std::vector<Work> works;
+  for (int i = 0; i < 4; ++i) works.push_back(r.pg->all_reduce(huge));
+  EXPECT_EQ(r.record->live_buffer_bytes(), kMost);
+  for (Work& work : works) work.wait();
+  EXPECT_EQ(r.record->live_buffer_bytes(), 0);
+  EXPECT_EQ(r.record->peak_buffer_bytes(), kMost);
+  ASSERT_EQ(r.record->totals().size(), 1);
+  EXPECT_EQ(r.record->totals()[0].payload, kMost);
+  EXPECT_EQ(r.record->totals()[0].ring.bytes, kMost);
+  EXPECT_EQ(r.record->totals()[0].tree.bytes, kMost);
+  EXPECT_THAT(r.record->table(), HasSubstr("9223.37 PB"));
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -547,6 +548,37 @@ TEST_P(StreamTest, AProcessThatAKernelForksIsEndedWhereItReturns) {
     text = absl::StrCat(WIFEXITED(status), " ", WEXITSTATUS(status));
   });
   EXPECT_EQ(text, "1 1");
+}
+
+// Two worlds side by side, on threads of the caller's; the second has the first one's event.
+TEST_P(StreamTest, AnEventOfAnotherWorldIsRefusedAsLongAsThatLives) {
+  std::atomic<bool> recorded{false};
+  std::atomic<bool> go{false};
+  Stream::Event event;
+  std::thread other([&] {
+    run_world({.world_size = 1}, [&](RankContext& rank) {
+      SimStream stream(rank);
+      stream.launch([&] {
+        while (!go) std::this_thread::yield();
+      });
+      event = stream.record();
+      recorded = true;
+      stream.synchronize();
+    }).throw_if_failed();
+  });
+  while (!recorded) std::this_thread::yield();
+  run(1, [&](RankContext& rank) {
+    SimStream stream(rank);
+    EXPECT_THAT(error_of([&] { stream.wait_event(event); }), HasSubstr("another world"));
+    stream.synchronize();
+  });
+  go = true;
+  other.join();
+  run(1, [&](RankContext& rank) {
+    SimStream stream(rank);
+    stream.wait_event(event);
+    stream.synchronize();
+  });
 }
 
 }  // namespace

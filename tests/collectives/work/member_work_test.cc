@@ -134,5 +134,12 @@ TEST_P(MemberWorkTest, AWaitEndsAsTheCallThatEndedWithIt) {
   });
 }
 
+TEST(PromiseTest, OneThatWasMovedFromEndsTheSameWork) {
+  Promise promise;
+  const Promise moved = std::move(promise);
+  promise.set_value();  // NOLINT(bugprone-use-after-move): that is what is tried
+  EXPECT_TRUE(moved.work().is_success());
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -379,6 +379,20 @@ TEST_P(DeterministicSchedulerTest, TimeDoesNotJumpWhileAnOutsideWakerIsHeld) {
   EXPECT_EQ(scheduler->now_ns(), 1'000'000'000);
 }
 
+// The one that the thread outside waits for may be asleep.
+TEST_P(DeterministicSchedulerTest, TimePassesAsRealTimeDoesWhileAnOutsideWakerIsHeld) {
+  auto scheduler = make(2);
+  scheduler->add_outside(1);
+  const int64_t begun = monotonic_ns();
+  scheduler->run([&](int rank, Task&) {
+    for (int i = 0; i < 3; ++i) sleep(*scheduler, absl::Milliseconds(20));
+    if (rank == 1) scheduler->add_outside(-1);
+    sleep(*scheduler, absl::Hours(1));
+  });
+  EXPECT_GE(monotonic_ns() - begun, 60'000'000);
+  EXPECT_EQ(absl::Nanoseconds(scheduler->now_ns()), absl::Milliseconds(60) + absl::Hours(1));
+}
+
 // A task that polls sees what a thread outside did before it went, however long the task has polled by then.
 TEST_P(DeterministicSchedulerTest, TimeDoesNotPassForPollsRightAfterAnOutsideWakerWent) {
   for (int polls = 0; polls < 300; ++polls) {
