@@ -59,6 +59,7 @@ std::shared_ptr<const Group> group_for(RankState& rank, const GroupOptions& opti
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(RankContext& rank, const GroupOptions& options, CodeSite code) {
+  uses_memory_of(&rank.world().scheduler(), rank.rank());
   const LibraryScope library;
   internal::RankState& state = internal::state_of(rank);
   check_group_options(state, options, code);

@@ -48,7 +48,7 @@ class StoreState {
 // Whether a call, which anybody may make by Store::execute(), has the keys and values that its operation wants, a
 // callback if it is a watch, and no negative timeout.
 bool is_well_formed(const StoreCall& call);
-// What is wrong with one that has not. `kind`: Store::kind().
+// The error of one that has not. `kind`: Store::kind().
 absl::Status why_malformed(std::string_view kind, const StoreCall& call);
 
 // The way of the library from a store to its state.

@@ -48,8 +48,8 @@ struct RankFailure {
 };
 
 // Keeps the failures of one world's ranks while it runs, instead of letting them reach GoogleTest one by one: a rank's
-// own thread is not the test's, and N ranks that fail alike are one failure. While a RankFailuresScope lives, all threads
-// of the process report there; a thread of no world is kept without a rank.
+// own thread is not the test's, and N ranks that fail alike are one failure. While a RankFailuresScope lives, all
+// threads of the process report there; a thread of no world is kept without a rank.
 //   EXPECT_* on a rank: kept, the rank goes on.
 //   ASSERT_*, FAIL: kept, and throws testing::AssertionException, so that the rank unwinds and the world is aborted. On
 //     a helper nobody would catch that: the world is aborted and ASSERT_* returns. So it does in a destructor of a rank
@@ -63,8 +63,8 @@ class RankFailures {
   RankFailures(const RankFailures&) = delete;
   RankFailures& operator=(const RankFailures&) = delete;
 
-  // The one that listens to this world; null: none. Shared: threads that outlive the run, and traces that a world keeps,
-  // may have it last.
+  // The one that listens to this world; null: none. Shared: threads that outlive the run, and traces that a world
+  // keeps, may have it last.
   static std::shared_ptr<RankFailures> of(const World& world);
 
   // Runs set-up, body and tear-down of a rank, each as GoogleTest does: the body only after a good set-up, the

@@ -17,7 +17,7 @@ namespace rankloom {
 
 using namespace internal;
 
-// What the ranks of one world write.
+// The texts that the ranks of one world write.
 class RankOutput::Router {
  public:
   explicit Router(World& world);
@@ -68,8 +68,8 @@ class RankOutput::Router::Stream final : public std::streambuf {
 struct RankOutput::Router::All {
   OrderedMutex mu{LockLevel::kTestOutput};
   std::vector<Router*> routers ABSL_GUARDED_BY(mu);
-  // In place while there are routers. A stream that somebody gave another buffer meanwhile, which may write to this one,
-  // keeps it.
+  // In place while there are routers. A stream that somebody gave another buffer meanwhile, which may write to this
+  // one, keeps it.
   std::vector<std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mu);
 
   static All& instance() {

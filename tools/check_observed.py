@@ -58,6 +58,7 @@ UNOBSERVED = {
     ("WorldState", "scheduler_"): BEFORE_THE_RUN,
     ("WorldState", "faults_"): BEFORE_THE_RUN,
     ("WorldState", "store_"): BEFORE_THE_RUN,
+    ("WorldState", "keys_"): BEFORE_THE_RUN,
     ("WorldState", "group_backend_"): BEFORE_THE_RUN,
     ("WorldState", "world_group_"): BEFORE_THE_RUN,
     ("WorldState", "contexts_"): BEFORE_THE_RUN,

@@ -26,7 +26,10 @@ using namespace internal;
 int RankContext::world_size() const { return state_of(*this).world().size(); }
 Store& RankContext::store() const { return state_of(*this).world().store(); }
 uint64_t RankContext::rng_seed() const { return state_of(*this).rng_seed(); }
-Prng& RankContext::rng() { return state_of(*this).rng(); }
+Prng& RankContext::rng() {
+  uses_memory_of(&world_->scheduler(), rank_);
+  return state_of(*this).rng();
+}
 
 absl::Duration RankContext::now() const {
   WorldState& world = state_of(*this).world();
@@ -173,7 +176,7 @@ int64_t World::at_end(std::function<void()> hook, CodeSite code) {
   require(hook, {.rank = -1, .group = {}, .op = "at_end"}, code, "World::at_end: hook");
   if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
     record->access(end_hooks_object(), Access::kWrite);
-  return state_->at_end(std::move(hook));
+  return state_->at_end(WorldState::kUsers, std::move(hook));
 }
 void World::forget_at_end(int64_t hook) {
   const LibraryScope library;

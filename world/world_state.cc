@@ -477,7 +477,12 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
       refuse_shared(key, "it is an object of another type in this world, want another name", code);
     return at->second.object;
   }
-  if (record != nullptr) record->enter_name(named_object(object_, key));
+  if (record != nullptr) {
+    // Objects of one name, of which the earlier were forgotten, are different ones.
+    record->enter_name(numbered_object(named_object(object_, key), shared_forgotten_[sv(key)]));
+    // Such objects go in the reverse of their making.
+    if (maker != Maker::kSame) record->access(named_object(0, "order of WorldLocals"), Access::kWrite);
+  }
   making = {.world = this, .task = Task::current(), .key = std::string(key)};
   const absl::Cleanup made = [record] {
     making = {};
@@ -529,6 +534,7 @@ void WorldState::unshare(std::string_view key) {
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->access(named_object(object_, key), Access::kWrite);
   if (const auto at = shared_.find(sv(key)); at != shared_.end()) {
+    if (scheduler_->record() != nullptr) ++shared_forgotten_[sv(key)];
     forgotten = std::move(at->second);
     shared_.erase(at);
   }
@@ -645,15 +651,35 @@ void WorldState::note(NoteKind kind, std::string text) {
   notes_.push_back({.kind = kind, .text = std::move(text)});
 }
 
+namespace {
+
+// The errors of this text, in explored runs.
+uint64_t error_object(const absl::Status& error) { return named_object(0, absl::StrCat("error ", error.message())); }
+
+}  // namespace
+
 void WorldState::not_retrieved(const absl::Status& error) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
+  lock.apart();  // for the report, but for whether an error of this text was retrieved before
+  if (StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr; record != nullptr) {
+    record->access(error_object(error), Access::kWrite);
+    for (const absl::Status& one : explored_retrieved_) {
+      if (absl::StrContains(one.message(), error.message())) record->access(error_object(one), Access::kWrite);
+    }
+  }
   unretrieved_.push_back(error);
 }
 
 void WorldState::retrieved(const absl::Status& error) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
+  lock.apart();  // as above
+  if (StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr; record != nullptr) {
+    record->access(error_object(error), Access::kRead);
+    for (const absl::Status& one : unretrieved_) {
+      if (absl::StrContains(error.message(), one.message())) record->access(error_object(one), Access::kRead);
+    }
+    explored_retrieved_.push_back(error);
+  }
   // Later calls of the group fail with a text that has this one.
   std::erase_if(unretrieved_,
                 [&error](const absl::Status& one) { return absl::StrContains(error.message(), one.message()); });
@@ -700,19 +726,15 @@ void WorldState::warn(const std::string& text) {
   }
 }
 
-int64_t WorldState::at_end(std::function<void()> hook) {
+int64_t WorldState::at_end(int64_t place, std::function<void()> hook) {
   ObservedMutexLock lock(&mu_);
-  if (StepRecord* const record = Task::current() != nullptr ? scheduler_->record() : nullptr; record != nullptr) {
-    record->access(end_hooks_object(), Access::kCommute);
-  } else {
-    lock.apart();  // before or after all steps
-  }
-  end_hooks_.emplace(++hook_ids_, std::move(hook));
+  lock.apart();  // the library's own have their places; World::at_end() tells of others
+  end_hooks_.emplace(++hook_ids_, EndHook{.run = std::move(hook), .place = place});
   return hook_ids_;
 }
 
 void WorldState::forget_at_end(int64_t hook) {
-  std::function<void()> forgotten;  // goes without the lock: destructors may call this world
+  EndHook forgotten;  // goes without the lock: destructors may call this world
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the order of the others stays
   if (auto node = end_hooks_.extract(hook); !node.empty()) forgotten = std::move(node.mapped());
@@ -731,18 +753,23 @@ void WorldState::run_end_hooks() {
   // A hook may leave another one; one that always does would keep the world from its end.
   constexpr int kMostRounds = 100;
   for (int round = 0;; ++round) {
-    std::map<int64_t, std::function<void()>> hooks;
+    std::map<int64_t, EndHook> hooks;
     {
       ObservedMutexLock lock(&mu_);
       lock.apart();  // after all steps
       hooks.swap(end_hooks_);
     }
+    // The library's own go first, in the order of their places, whichever rank was first to leave one.
+    std::vector<EndHook> in_order;
+    for (auto& [id, hook] : hooks) in_order.push_back(std::move(hook));
+    std::stable_sort(in_order.begin(), in_order.end(),
+                     [](const EndHook& a, const EndHook& b) { return a.place < b.place; });
     if (hooks.empty()) return;
     if (round == kMostRounds) {
       return note(NoteKind::kHook, absl::StrCat("hooks of at_end() left others ", kMostRounds,
                                                 " times, one after the other; the last did not run"));
     }
-    for (const auto& [id, hook] : hooks) run_hook("a hook of at_end()", hook);
+    for (const EndHook& hook : in_order) run_hook("a hook of at_end()", hook.run);
   }
 }
 

@@ -187,7 +187,11 @@ class WorldState : public Kept {
   // a callback called with; or one with a text that has this one in it, as later calls of the group have.
   void not_retrieved(const absl::Status& error);
   void retrieved(const absl::Status& error);
-  int64_t at_end(std::function<void()> hook);
+  // Hooks run in the order of `place`, and within that in the order in which they came: first those of groups, by group
+  // and rank, then those of devices, then those of users.
+  static constexpr int64_t kDevices = int64_t{1} << 62;
+  static constexpr int64_t kUsers = kDevices + 1;
+  int64_t at_end(int64_t place, std::function<void()> hook);
   void forget_at_end(int64_t hook);
   std::vector<std::shared_ptr<const Group>> groups() const;
   std::string describe() const;
@@ -340,7 +344,8 @@ class WorldState : public Kept {
     int64_t number = 0;  // in the order of their making
   };
   absl::flat_hash_map<std::string, Shared> shared_ ABSL_GUARDED_BY(shared_mu_);
-  int64_t shared_number_ ABSL_GUARDED_BY(shared_mu_) = 0;  // of the last
+  int64_t shared_number_ ABSL_GUARDED_BY(shared_mu_) = 0;                                    // of the last
+  absl::flat_hash_map<std::string, uint64_t> shared_forgotten_ ABSL_GUARDED_BY(shared_mu_);  // explored runs: how many
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
@@ -349,8 +354,13 @@ class WorldState : public Kept {
   int first_failed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<Note> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<absl::Status> unretrieved_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::Status> explored_retrieved_ ABSL_GUARDED_BY(mu_);  // explored runs: all that were
   StuckRun stuck_ ABSL_GUARDED_BY(mu_);
-  std::map<int64_t, std::function<void()>> end_hooks_ ABSL_GUARDED_BY(mu_);
+  struct EndHook {
+    std::function<void()> run;
+    int64_t place = kUsers;
+  };
+  std::map<int64_t, EndHook> end_hooks_ ABSL_GUARDED_BY(mu_);
   int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
   struct Joined {
     std::shared_ptr<const Group> group;

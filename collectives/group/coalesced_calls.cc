@@ -121,9 +121,11 @@ void GroupFront::drop_at_end() {
   if (rank_state_ == nullptr || at_end_ != 0) return;
   const WorldPin alive(world_);
   if (!alive) return;
-  at_end_ = rank_state_->world().at_end([weak = handle_.weak_from_this()] {
-    if (const std::shared_ptr<ProcessGroup> group = weak.lock(); group != nullptr) of(*group).drop_coalescing();
-  });
+  at_end_ = rank_state_->world().at_end(int64_t{group_->id()} * rank_state_->world().size() + rank_state_->rank(),
+                                        [weak = handle_.weak_from_this()] {
+                                          if (const std::shared_ptr<ProcessGroup> group = weak.lock(); group != nullptr)
+                                            of(*group).drop_coalescing();
+                                        });
 }
 
 void GroupFront::drop_coalescing() noexcept {

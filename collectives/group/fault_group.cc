@@ -165,7 +165,11 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   const std::optional<TensorView> output_;  // whose bit a corrupt call flips
 };
 
-[[gnu::noinline]] void FaultWork::touched_by_strike() const { touched(Access::kWrite); }
+// No signal: a wait needs the end of the call, not the strike of another wait.
+[[gnu::noinline]] void FaultWork::touched_by_strike() const {
+  if (StepRecord* const record = object() != 0 ? this->record() : nullptr; record != nullptr)
+    record->access(object(), Access::kWrite);
+}
 
 }  // namespace
 

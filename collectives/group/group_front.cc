@@ -83,21 +83,17 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
   const Task* const task = Task::current();
-  if (scheduler_ == nullptr || task == nullptr || task->scheduler != scheduler_) return;
-  if (world_.ended()) return;  // the next one's scheduler may lie where this one's did
+  const int own = handle_.global_rank();
+  uses_memory_of(world_, own);
+  if (scheduler_ == nullptr || task == nullptr || !world_.has(task) || world_.ended()) return;
   const int by = task->info.rank;
-  const int own = rank_state_->rank();
   if (by == own) return;
   refuse({.rank = by, .group = name_, .op = op}, ErrorKind::kInvalidArgument, "rank ", own, ", group ", name_, ", ", op,
          ": the handle of rank ", own, " was used by rank ", by, ", want the rank's own handle",
          site_place(Site{.code = code}));
 }
 
-void GroupFront::looked_at() const {
-  const Task* const task = Task::current();
-  if (task == nullptr || task->record == nullptr || !world_.has(task)) return;
-  if (task->info.rank != rank_state_->rank()) task->record->write_memory(rank_state_->rank());
-}
+void GroupFront::looked_at() const { uses_memory_of(world_, handle_.global_rank()); }
 
 int GroupFront::calling_rank() const {
   const Task* const task = Task::current();
@@ -108,8 +104,16 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   const OpRow& row = op_row(call.op);
   const CallScope scope = enter(row.name, code);
   call.code = code;
+  if (rank_state_ != nullptr) uses_memory_of(world_, rank_state_->rank());
   const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !only_messages(call));
   call.seq = numbered ? seq_ + 1 : -1;
+  // Before a block of coalesced calls takes the call for one of its own.
+  if (const Task* const task = Task::current();
+      scheduler_ != nullptr && task->scheduler == scheduler_ && task->info.rank != rank_state_->rank()) [[unlikely]] {
+    if (memo != nullptr) *memo = {};
+    fail(call, invalid_argument(who(call), "the handle of rank ", rank_state_->rank(), " was used by rank ",
+                                task->info.rank, ", want the rank's own handle"));
+  }
   if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
     if (memo != nullptr) *memo = {};  // the call does not stay
     if (!shut_down_) return gather_call(call, options, code);
@@ -117,11 +121,6 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
                           site_place(Site{.code = code})));
   }
   if (scheduler_ != nullptr) {
-    if (const Task* task = Task::current(); task->scheduler == scheduler_ && task->info.rank != rank_state_->rank())
-        [[unlikely]] {
-      fail(call, invalid_argument(who(call), "the handle of rank ", rank_state_->rank(), " was used by rank ",
-                                  task->info.rank, ", want the rank's own handle"));
-    }
     scheduler_->point(
         Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
     if (scheduler_->aborted()) [[unlikely]]

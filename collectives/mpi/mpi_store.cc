@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/wire.h"
+#include "fake_store/store_state.h"
 #include "fake_store/store_text.h"
 #include "rankloom/error.h"
 #include "rankloom/work.h"

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,6 +89,7 @@ struct CallRecordState {
   size_t size = 0;
   int64_t now_ns = 0;
   int64_t end_ns = 0;
+  std::optional<int> explored_by;  // explored runs: the rank of the first call
   WideCount live_bytes = 0;
   int64_t peak_bytes = 0;
   // The module that calls from here on, "layers.3.attention.wo"; null: none. The text is never freed.

@@ -89,7 +89,7 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) 
   });
   // Another rank may have seen the runtime, and blocked a stream, before.
   if (world.scheduler().aborted()) runtime->open_all(world.scheduler().abort_cause());
-  world.at_end([weak = std::weak_ptr(runtime)] {
+  world.at_end(WorldState::kDevices, [weak = std::weak_ptr(runtime)] {
     if (const auto alive = weak.lock(); alive != nullptr) alive->finish();
   });
 }

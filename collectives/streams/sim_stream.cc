@@ -186,9 +186,7 @@ void SimStream::Queue::give_up() noexcept {
   const WorldPin alive(world);
   if (!alive) return;  // all has ended with the world
   // The last event or work of the stream may be another rank's, and the stream through by then.
-  if (const Task* const task = Task::current(); world.has(task) && task->info.rank != rank && task->record != nullptr)
-      [[unlikely]]
-    task->record->write_memory(rank);
+  uses_memory_of(world, rank);
   const bool unwinds = context.unwinding();
   if (unwinds) unwound.store(Unwound::kNow);
   std::vector<std::shared_ptr<HeldByStream>> held;

@@ -892,6 +892,8 @@ void Mailbox::close(const absl::Status& cause) {
       lock.apart();  // nobody uses the group any more, and the fail() below tells
       left = inbox->take_all(/*eager=*/true);
     }
+    // In one order, whichever rank's came first: callbacks run in it.
+    std::stable_sort(left.begin(), left.end(), [](const auto& a, const auto& b) { return a->rank() < b->rank(); });
     std::vector<std::shared_ptr<Message>> ended = left;
     // Messages that are alike but for their sequence number share a line, under the first.
     for (size_t i = 0; i < left.size() && !failed_before; ++i) {

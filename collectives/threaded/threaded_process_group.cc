@@ -122,7 +122,7 @@ void ThreadedGroupCore::listen() {
   on_abort_ = world_.on_abort([weak = weak_from_this()](const absl::Status& cause) {
     if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
   });
-  at_end_ = world_.at_end([weak = weak_from_this()] {
+  at_end_ = world_.at_end(int64_t{group_->id()} * world_.size(), [weak = weak_from_this()] {
     if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close(world_ended());
   });
   // Later ones are told to the listener.
@@ -205,9 +205,7 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
 
 void ThreadedProcessGroup::close_outputs() {
   // The list is memory of this handle's rank, which another one may abort the group by.
-  if (const Task* const task = Task::current();
-      front().world_ref().has(task) && task->info.rank != global_rank() && task->record != nullptr) [[unlikely]]
-    task->record->write_memory(global_rank());
+  uses_memory_of(front().world_ref(), global_rank());
   front().rank_state()->open_outputs().remove_if([this](const OpenCall& call) {
     return call.open_group() == group().get() && static_cast<const WorkState&>(call).is_over();
   });

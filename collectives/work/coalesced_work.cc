@@ -101,7 +101,14 @@ const RanksElsewhere* CoalescedWork::elsewhere() const {
   return (collectives_ != nullptr ? collectives_ : messages_.front())->elsewhere();
 }
 
+// A warning lists those that are not.
+void CoalescedWork::look_at_parts() const {
+  if (StepRecord* const record = object() != 0 ? this->record() : nullptr; record != nullptr)
+    record->access(numbered_object(object(), kParts), Access::kRead);
+}
+
 void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
+  look_at_parts();
   if (collectives_ != nullptr && !collectives_->is_over()) collectives_->append_ranks(ranks);
   for (const std::shared_ptr<MemberWork>& message : messages_) {
     if (!message->is_over()) message->append_ranks(ranks);
@@ -110,6 +117,7 @@ void CoalescedWork::append_ranks(std::vector<int>* ranks) const {
 }
 
 std::vector<int> CoalescedWork::awaited_ranks() const {
+  look_at_parts();
   std::vector<int> ranks;
   if (collectives_ != nullptr && !collectives_->is_over()) ranks = collectives_->awaited_ranks();
   for (const std::shared_ptr<MemberWork>& message : messages_) {

@@ -32,6 +32,7 @@ class CoalescedWork : public MemberWork, public std::enable_shared_from_this<Coa
   const Group* open_group() const override { return group_.get(); }
   // WaitsFor: the ranks that a part waits for.
   void append_ranks(std::vector<int>* ranks) const override;
+  void look_at_parts() const;
   std::vector<int> awaited_ranks() const override;
   absl::Status explain() const override;
 

@@ -16,10 +16,13 @@ class RankOwned {
     if (StepRecord* const record = rank.world().scheduler().record(); record != nullptr) object_ = record->new_object();
   }
   ~RankOwned() {
-    // No task of the library's that happens to complete the call: it must not wait.
+    // No task that happens to complete the call: it must not wait, or it holds locks that the owner's destructor takes.
+    // While the caller has the owner, too, nothing ends: a call that is refused.
     const Task* const task = Task::current();
     const bool here = world_.has(task) && task->info.rank == rank_.rank() && task->info.kind != TaskKind::kCompletion;
-    if (here && !Completion::open()) return;
+    if (OwnersEndHere::taken() || owner_.use_count() > 1) {
+      if (here && !Completion::open()) return;
+    }
     Completion::run_later([owner = std::move(owner_), rank = &rank_, world = world_, object = object_]() mutable {
       const WorldPin alive(world);
       if (!alive) return owner.reset();

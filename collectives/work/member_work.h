@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "collectives/work/call_place.h"
 #include "collectives/work/close_records.h"
+#include "collectives/work/keep_alive.h"
 #include "collectives/work/withdrawal.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/collective_call.h"
@@ -61,7 +62,10 @@ class MemberWork : public WorkState, public WaitsFor {
     holds_owners(call_.keep_alive != nullptr);
   }
 
-  void release_owners() noexcept override { call_.keep_alive.reset(); }
+  void release_owners() noexcept override {
+    const OwnersEndHere here;
+    call_.keep_alive.reset();
+  }
   // The call's flight record, which ends with it.
   void close_own_record(int64_t now_ns, bool ok, int64_t started_ns = -1) {
     close_record(*rank_state_, own_record(), now_ns, ok, started_ns);

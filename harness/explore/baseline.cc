@@ -287,6 +287,7 @@ void Baseline::compare(Outcome* outcome) const {
 
 void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes) {
   WorldState& world = state_of(rank).world();
+  uses_memory_of(&world.scheduler(), rank.rank());
   const size_t ranks = static_cast<size_t>(world.size());
   const std::shared_ptr<Observations> seen = world.shared<Observations>(
       kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, WorldState::Maker::kSame);

@@ -162,7 +162,8 @@ struct StoreReply {
 //    public:
 //     explicit SlowStore(std::shared_ptr<Store> store) : Store(store.get()), store_(std::move(store)) {}
 //     absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
-//       if (call.writes()) RankContext::current()->sleep_for(absl::Milliseconds(10));
+//       RankContext* const rank = RankContext::current();  // null: a thread of no rank, or the end of the run
+//       if (rank != nullptr && call.writes()) rank->sleep_for(absl::Milliseconds(10));
 //       return store_->execute(call);
 //     }
 //     std::string_view kind() const override { return "SlowStore"; }

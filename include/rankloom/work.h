@@ -68,7 +68,9 @@ class [[nodiscard]] Work {
   Future get_future();
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
   // that owns the work, on a helper of it, so it may wait. That may be after the rank's program has returned or failed,
-  // and before the run ends: what it captures by reference must live as long, or the rank waits for the work.
+  // and before the run ends: what it captures by reference must live as long, or the rank waits for the work. A call
+  // that only the end of the run ends has its callbacks then, on the thread that made the world: RankContext::current()
+  // is null there. A Promise's that nobody keeps never has them.
   void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
   // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the

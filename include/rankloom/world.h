@@ -255,7 +255,8 @@ class World {
   // A line for the report: something left over. An explored run fails for it, unless ExploreOptions::Checks::leaks is
   // off.
   void note(std::string text);
-  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over. A wait there
+  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over. Hooks run in
+  // the order in which they came, after the groups have ended what was unfinished. A wait there
   // without a timeout of its own fails with Aborted, as in callbacks that run then: for a key of this world's store at
   // once, else when nobody has ended it in WorldOptions::stall of real time. Returns what forget_at_end() takes.
   int64_t at_end(std::function<void()> hook, CodeSite code = CodeSite::here());

@@ -5,8 +5,8 @@
 
 namespace rankloom::internal {
 
-// Sums and products of counts, none of which is negative, that stop at what int64 holds: a fake world has tensors of any
-// size and links of any time.
+// Sums and products of counts, none of which is negative, that stop at what int64 holds: a fake world has tensors of
+// any size and links of any time.
 inline int64_t saturating_add(int64_t a, int64_t b) {
   int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;

@@ -9,6 +9,7 @@
 #include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/task.h"
+#include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -38,6 +39,16 @@ class WorldRef {
   Scheduler* scheduler_ = nullptr;
   uint64_t serial_ = 0;
 };
+
+// The calling task uses memory of a rank, by that one's context, handle or stream. An explored run is told if the task
+// is another rank's; or, if it is one of a world within, that no search sees what it does there. Inlined, so that the
+// place that tells is the caller.
+[[gnu::always_inline]] inline void uses_memory_of(const WorldRef& world, int rank) {
+  const Task* const task = Task::current();
+  if (task == nullptr || task->record == nullptr || !world.known()) return;
+  if (!world.has(task)) return ObjectName::uses_outer();
+  if (task->info.rank != rank) task->record->write_memory(rank);
+}
 
 // Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for
 // waits for what ranks do: only for as long as a kernel takes.

@@ -12,6 +12,7 @@ import sys
 
 TABLE = "tests/explore/left_out_test.cc"
 FOLDERS = ["sim", "fake_store", "world", "collectives"]
+FILES = ["harness/explore/baseline.cc"]
 # The record itself, and who only reads it; worlds of MPI processes, which have no schedules to search.
 NOT_PLACES = ("sim/schedule/step_record.cc", "sim/schedule/step_record.h", "sim/schedule/schedule_tree.cc", "collectives/mpi/")
 
@@ -19,12 +20,12 @@ TELLS = re.compile(
     r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|settle_memory|write_memory|enter_memory|time_passed)\("
     r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
     r"|\bTold\([^()]*\)\.\w+\("
-    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|tell_\w+)\("
+    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|uses_memory_of|tell_\w+)\("
 )
 # Functions that hand on what they are told, in the name of their callers.
 HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",
            "touched_group", "record_group", "record_touch", "record_wait", "tell", "tell_keys", "tell_condition",
-           "tell_presence", "tell_set", "tell_wait", "tell_timeout", "ended_too_late"}
+           "tell_presence", "tell_set", "tell_wait", "tell_timeout", "ended_too_late", "uses_memory_of"}
 
 
 def enclosing(lines, at, deepest):
@@ -47,8 +48,9 @@ def main():
     for name in re.findall(r'"[a-z ]+: ([^"]*)"', table):
         known |= {part.split("::")[-1] for part in name.split(" < ")}
     wrong, places, sources = [], 0, ""
-    for folder in FOLDERS:
-        for path in sorted([*(root / folder).glob("**/*.cc"), *(root / folder).glob("**/*.h")]):
+    for folder in [*FOLDERS, *FILES]:
+        within = [*(root / folder).glob("**/*.cc"), *(root / folder).glob("**/*.h")]
+        for path in sorted(within if folder in FOLDERS else [root / folder]):
             name = path.relative_to(root).as_posix()
             if name.startswith(NOT_PLACES):
                 continue

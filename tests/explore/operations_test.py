@@ -34,7 +34,7 @@ EXCEPTIONS = {
     r"Event::state": INNER,
     r"Stream::\w+": "SimStream's",
     r"SimStream::issue": INNER,
-    r"DeviceMesh::(ndim|shape|dim_names|size|get_coordinate|get_local_rank|slice|base|text)": SAME,
+    r"DeviceMesh::(DeviceMesh|ndim|shape|dim_names|size|get_coordinate|get_local_rank|slice|base|text)": SAME,
     r"init_mixed_mesh": "fake dimensions have no peers, and its real groups are made as those of init_device_mesh()",
     r"Store::(execute|kind)": INNER,
     r"PrefixStore::(execute|kind|underlying)": INNER,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -972,6 +973,79 @@ std::vector<Race> other_ranks_races() {
                                  });
                                  return rank.store().get("seen");
                                }));
+  // The second object of a name is not the first: whoever waits for that one waits for nobody.
+  races.push_back(race("a latch of a name that was forgotten", 2, [](RankContext& rank) -> std::string {
+    static const WorldLocal<Latch> kLatch("latch");
+    const auto get = [&] { return kLatch.get(rank.world(), [] { return std::make_shared<Latch>(1); }); };
+    Store& store = rank.store();
+    if (rank.rank() == 1) {
+      const auto first = get();
+      store.set("got", "1");
+      store.set("k", "1");
+      first->count_down();
+      return "";
+    }
+    store.get("got");
+    kLatch.forget(rank.world());
+    const auto second = get();
+    second->count_down();
+    second->wait();
+    return absl::StrCat(store.check({"k"}));
+  }));
+  races.push_back(race("numbers drawn by another rank", 2, [](RankContext& rank) {
+    rank.store().set(absl::StrCat(rank.rank()), "");
+    return absl::StrCat(rank.world().context(1).rng().next());
+  }));
+  races.push_back(race("a group asked for by another rank", 2, [](RankContext& rank) {
+    rank.store().set(absl::StrCat(rank.rank()), "");
+    return init_process_group(rank.world().context(1))->group_name();
+  }));
+  races.push_back(
+      with_handles("a call by the handle of another rank", [](RankContext& rank, Handles& shared) -> std::string {
+        if (rank.rank() == 0) {
+          const auto pg = init_process_group(rank);
+          shared.group.set(pg);
+          shared.ready.count_down();
+          rank.yield();
+          std::vector<float> x = {1};
+          pg->start_coalescing();
+          Work sent = pg->send(x, 0);
+          Work received = pg->recv(x, 0);
+          rank.yield();
+          pg->end_coalescing().wait();
+          return "";
+        }
+        shared.ready.wait();
+        std::string seen = "taken";
+        try {
+          std::vector<float> x = {1};
+          const Work work = shared.group.get()->all_reduce(x);
+        } catch (const DistError& error) {
+          seen = error.what();
+        }
+        shared.group.set(nullptr);
+        return seen;
+      }));
+  races.push_back(
+      with_handles("a handle of another rank gets a name", [](RankContext& rank, Handles& shared) -> std::string {
+        if (rank.rank() == 0) {
+          const auto pg = init_process_group(rank);
+          shared.group.set(pg);
+          shared.ready.count_down();
+          rank.yield();
+          pg->set_group_name("b");
+          return "";
+        }
+        shared.ready.wait();
+        std::string seen;
+        try {
+          shared.group.get()->sequence_number();
+        } catch (const DistError& error) {
+          seen = shared.group.get()->group_name();
+        }
+        shared.group.set(nullptr);
+        return seen;
+      }));
   return races;
 }
 
@@ -1114,6 +1188,110 @@ TEST(StruckCallTest, IsNotIssuedWhenItWasDroppedWithinTheAbort) {
     EXPECT_GT(runs, 3);
   }
   munmap(memory, page);
+}
+
+// --- the ends of a run, which come after all steps
+
+// Objects of all ranks go in the reverse of their making, which ranks decide.
+TEST(EndsTest, TheOrderOfWorldLocalsIsTriedBothWays) {
+  static std::string order;
+  struct A {
+    ~A() { order += "a"; }
+  };
+  struct B {
+    ~B() { order += "b"; }
+  };
+  std::set<std::string> orders;
+  const auto note = [&orders] {
+    if (!order.empty()) orders.insert(std::exchange(order, ""));
+  };
+  ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers}};
+  options.strategies = {Strategy::exhaustive()};
+  const ExploreReport report = explore(options, [&](RankContext& rank) {
+    static const WorldLocal<A> a("a");
+    static const WorldLocal<B> b("b");
+    if (rank.rank() == 0) {
+      note();
+      (void)a.get(rank.world());
+    } else {
+      (void)b.get(rank.world());
+    }
+  });
+  note();
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(orders, testing::ElementsAre("ab", "ba"));
+}
+
+// Groups end in the order of their numbers, whichever rank made its own first.
+TEST(EndsTest, GroupsEndInOneOrder) {
+  std::set<std::string> logs;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::string log;
+    const Schedule schedule = seed == 0 ? Schedule::fifo() : Schedule::seeded(seed);
+    run_world({.world_size = 3, .engine = EngineKind::kFibers, .schedule = schedule}, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      auto own = pg->split_group(/*color=*/rank.rank());
+      for (uint64_t i = rank.rng().next() % 3; i > 0; --i) rank.yield();
+      const auto x = std::make_shared<std::vector<float>>(1);
+      Work work = own->recv(*x, 0, 0, {.keep_alive = x});  // of itself, which never sends
+      work.then([&log, r = rank.rank()](const absl::Status&) { log += absl::StrCat(r); });
+    });
+    logs.insert(log);
+  }
+  EXPECT_THAT(logs, testing::ElementsAre("012"));
+}
+
+// The log that hooks, callbacks and owners leave at the end of a run, in each of so many schedules.
+std::set<std::string> logs_of(int ranks, absl::FunctionRef<void(RankContext&, std::string& log)> program) {
+  std::set<std::string> logs;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    std::string log;
+    const Schedule schedule = seed == 0 ? Schedule::fifo() : Schedule::seeded(seed);
+    run_world({.world_size = ranks, .engine = EngineKind::kFibers, .schedule = schedule},
+              [&](RankContext& rank) { program(rank, log); });
+    logs.insert(log);
+  }
+  return logs;
+}
+
+TEST(EndsTest, HooksOfUsersComeAfterTheGroups) {
+  EXPECT_THAT(logs_of(2,
+                      [](RankContext& rank, std::string& log) {
+                        if (rank.rank() == 0) rank.world().at_end([&log] { log += "hook "; });
+                        const auto pg = init_process_group(rank);
+                        const auto x = std::make_shared<std::vector<float>>(1);
+                        if (rank.rank() == 0) return;
+                        pg->recv(*x, 1, 0, {.keep_alive = x}).then([&log](const absl::Status&) { log += "callback "; });
+                      }),
+              testing::ElementsAre("callback hook "));
+}
+
+TEST(EndsTest, CoalescedBlocksEndInTheOrderOfRanks) {
+  EXPECT_THAT(
+      logs_of(3,
+              [](RankContext& rank, std::string& log) {
+                static RankLocal<std::shared_ptr<ProcessGroup>> kept;
+                const auto pg = *kept = init_process_group(rank);
+                rank.store().set(absl::StrCat(rank.rank()), "");
+                pg->start_coalescing();
+                const auto x = std::make_shared<std::vector<float>>(1);
+                pg->recv(*x, rank.rank(), 0, {.keep_alive = x}).then([&log, r = rank.rank()](const absl::Status&) {
+                  log += absl::StrCat(r);
+                });
+              }),
+      testing::ElementsAre("012"));
+}
+
+TEST(EndsTest, MessagesOfAGroupEndInTheOrderOfRanks) {
+  EXPECT_THAT(logs_of(2,
+                      [](RankContext& rank, std::string& log) {
+                        const auto pg = init_process_group(rank);
+                        const auto x = std::make_shared<std::vector<float>>(1);
+                        Work work = rank.rank() == 0 ? pg->recv(*x, 1, 1, {.keep_alive = x})
+                                                     : pg->send(*x, 0, 3, {.keep_alive = x});
+                        work.then([&log, r = rank.rank()](const absl::Status&) { log += absl::StrCat(r); });
+                      }),
+              testing::ElementsAre("01"));
 }
 
 // --- explore() does not say "verified" of a program that fails under some seed

@@ -205,7 +205,7 @@ TEST(StringListTest, HoldsFewAndMany) {
   EXPECT_EQ(few[1], "b");
 }
 
-// What execute() says of a call, which anybody may make of any parts.
+// The answer of execute() to a call, which anybody may make of any parts.
 std::string answer(Store& store, const StoreCall& call) {
   const absl::StatusOr<StoreReply> reply = store.execute(call);
   return reply.ok() ? "ok" : message_of(reply.status());

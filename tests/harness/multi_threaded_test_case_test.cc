@@ -632,7 +632,7 @@ TEST_F(NoEngineTest, RunsOnThreads) {
   EXPECT_EQ(run_ranks([](RankContext&) {}).engine, "threads");
 }
 
-// What ranks write is kept by world, and in whatever order those end that keep it.
+// The output of ranks is kept by world, and in whatever order those end that keep it.
 TEST(RankOutputTest, MayEndInAnyOrder) {
   World first({.world_size = 1});
   World second({.world_size = 2});

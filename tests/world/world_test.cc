@@ -681,7 +681,7 @@ TEST(AttachToFibersTest, IsRefused) {
             "InvalidArgument: attach: the ranks are fibers of one thread, want engine threads" + here());
 }
 
-// What a watch holds goes while the ranks are there.
+// Objects that a watch holds go while the ranks are there.
 TEST_P(WorldTest, WhatAWatchHoldsMayCallTheWorldWhenItGoes) {
   int size = 0;
   std::string said;

@@ -278,5 +278,32 @@ TEST_P(KeepAliveTest, TheOwnerOfACallThatNobodyCompletesGoesWithTheWorld) {
   EXPECT_TRUE(gone);
 }
 
+// The end of an owner may take a lock that is held by the very task whose call completes the owner's.
+TEST_P(KeepAliveTest, TheOwnerOfADroppedCallDoesNotEndWithinTheCallThatCompletesIt) {
+  Mutex mu;
+  run(1, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    bool within = false;
+    bool ended_within = false;
+    auto owner = std::make_shared<Guarded>(3, [&] {
+      ended_within = within;
+      const MutexLock lock(&mu);
+      ended();
+    });
+    { Work dropped = pg->recv(owner->numbers, 0, 0, {.keep_alive = owner}); }
+    owner.reset();
+    std::vector<float> x(3);
+    {
+      const MutexLock lock(&mu);
+      within = true;
+      Work work = pg->send(x, 0);
+      within = false;
+      work.wait();
+    }
+    EXPECT_FALSE(ended_within);
+  });
+  EXPECT_THAT(ends(), ElementsAre(0));
+}
+
 }  // namespace
 }  // namespace rankloom
