@@ -49,14 +49,14 @@ class TaskScope {
   Task own_;
 };
 
-// Somebody outside the run may end a wait.
+// Somebody outside the run may end a wait; or a task of the run, which may sleep before.
 class OutsideScope {
  public:
   explicit OutsideScope(Scheduler* scheduler) : scheduler_(scheduler) {
-    if (scheduler_ != nullptr) scheduler_->add_outside(1);
+    if (scheduler_ != nullptr) scheduler_->add_outside(1, /*in_real_time=*/true);
   }
   ~OutsideScope() {
-    if (scheduler_ != nullptr) scheduler_->add_outside(-1);
+    if (scheduler_ != nullptr) scheduler_->add_outside(-1, /*in_real_time=*/true);
   }
   OutsideScope(const OutsideScope&) = delete;
   OutsideScope& operator=(const OutsideScope&) = delete;

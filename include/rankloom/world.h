@@ -185,8 +185,8 @@ class WorldLocal {
 // Thread-safety: attach(), detach(), abort() from any thread; the rest before and after the run, or by its ranks.
 class World {
  public:
-  // Held by code outside the world that will wake a rank: while one is held, a stuck run is no deadlock, and
-  // virtual time goes no faster than real time. May outlive nothing: it goes before the world does.
+  // Held by code outside the world that will wake a rank: while one is held, a stuck run is no deadlock and virtual
+  // time does not jump. May outlive nothing: it goes before the world does.
   class OutsideWaker {
    public:
     // `scheduler`: World::scheduler(), not null.

@@ -948,7 +948,7 @@ std::vector<Task*> DeterministicScheduler::parked_tasks() const {
 bool DeterministicScheduler::await_outside(StateLock& lock) {
   const int64_t now = now_ns();
   if (outside_wait_.at_ns != now) outside_wait_ = {.at_ns = now, .since_ns = monotonic_ns()};
-  const int64_t next = next_timer_ns();
+  const int64_t next = real_time_passes(outside_.load(std::memory_order_acquire)) ? next_timer_ns() : Deadline::kNever;
   const int64_t until = next == Deadline::kNever ? next : saturating_add(outside_wait_.since_ns, next - now);
   mover_sleeps_.store(true, std::memory_order_relaxed);
   note_running(nullptr);

@@ -177,7 +177,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void prefetch();
   // max_steps have passed.
   void end_endless(ErrorKind kind, std::string text, StateLock& lock);
-  // Waits for somebody outside to act, until a task is due if virtual time passes as real time does. False: it is.
+  // Waits for somebody outside to act; where virtual time passes as real time does, until a task is due: false.
   bool await_outside(StateLock& lock);
   // Waits for a thread beside the run to do something. False: nobody did within `grace_ns`, and none computes.
   bool wait_beside(int64_t grace_ns, StateLock& lock);

@@ -302,7 +302,8 @@ void Scheduler::break_here(const Site& site) {
   raise(SIGTRAP);
 }
 
-void Scheduler::add_outside(int n) {
+void Scheduler::add_outside(int n, bool in_real_time) {
+  if (in_real_time) outside_in_real_time_.fetch_add(n, std::memory_order_acq_rel);
   if (n > 0) uncovered("something outside of the run that wakes ranks");
   outside_changed(n);
 }

@@ -161,8 +161,9 @@ class Scheduler : public Kept {
   virtual void asked_outside() {}
 
   // Counts those outside the run that may still wake a task. While the count is not 0, a stuck run is no deadlock, and
-  // virtual time goes no faster than real time.
-  void add_outside(int n);
+  // time does not jump. `in_real_time`: it passes as real time does if all who are counted let it, since whom they wait
+  // for may be a task that sleeps.
+  void add_outside(int n, bool in_real_time = false);
 
   // From here on handles of this run answer that the world has ended. The first form only if no task lives. The second
   // ends those that do: helpers beside the ranks are waited for, calls of threads of no world fail; the call must come
@@ -312,6 +313,7 @@ class Scheduler : public Kept {
   // telling listeners of the run's end, has done with it.
   virtual void end_watch() = 0;
   virtual void outside_changed(int n) = 0;
+  bool real_time_passes(int outside) const { return outside_in_real_time_.load(std::memory_order_acquire) >= outside; }
   // Calls `look` with the tasks that are parked; none of them leaves its wait meanwhile, if the caller is a task of
   // this run.
   virtual void while_nobody_moves(absl::FunctionRef<void(const std::vector<Task*>&)> look) = 0;
@@ -361,6 +363,7 @@ class Scheduler : public Kept {
   [[noreturn]] static void refuse_other_world(const Task& task, const Site& site);
   void break_here(const Site& site);
 
+  std::atomic<int> outside_in_real_time_{0};
   uint64_t serial_ = 0;                    // const after construction
   std::vector<uint64_t> outer_;            // of the runs that this one was begun in; const after construction
   std::unique_ptr<const InnerRun> inner_;  // const after construction

@@ -379,14 +379,14 @@ TEST_P(DeterministicSchedulerTest, TimeDoesNotJumpWhileAnOutsideWakerIsHeld) {
   EXPECT_EQ(scheduler->now_ns(), 1'000'000'000);
 }
 
-// The one that the thread outside waits for may be asleep.
-TEST_P(DeterministicSchedulerTest, TimePassesAsRealTimeDoesWhileAnOutsideWakerIsHeld) {
+// The task that others wait for outside may be asleep.
+TEST_P(DeterministicSchedulerTest, TimePassesAsRealTimeDoesWhereThoseOutsideLetIt) {
   auto scheduler = make(2);
-  scheduler->add_outside(1);
+  scheduler->add_outside(1, /*in_real_time=*/true);
   const int64_t begun = monotonic_ns();
   scheduler->run([&](int rank, Task&) {
     for (int i = 0; i < 3; ++i) sleep(*scheduler, absl::Milliseconds(20));
-    if (rank == 1) scheduler->add_outside(-1);
+    if (rank == 1) scheduler->add_outside(-1, /*in_real_time=*/true);
     sleep(*scheduler, absl::Hours(1));
   });
   EXPECT_GE(monotonic_ns() - begun, 60'000'000);
