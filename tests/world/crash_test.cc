@@ -69,12 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Gears, CrashDeathTest, every_world(), world_name);
 #if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
 
 TEST_P(CrashDeathTest, IsTheSanitizersToTellAndThenTheRankIsNamedOnce) {
-  EXPECT_DEATH(
-      crash_on_rank_1(GetParam().options(3), SIGSEGV),
-      AllOf(ContainsRegex("Sanitizer(.*\n)+"
-                          "rankloom: fatal \\(rank 1\\): ended by the sanitizer, for what it reports above\n"
-                          "  its last point: store set \\[train.cc:12\\]\n"),
-            Not(ContainsRegex("fatal \\((.*\n)+.*fatal \\(")), Not(HasSubstr("SIGSEGV at address"))));
+  EXPECT_DEATH(crash_on_rank_1(GetParam().options(3), SIGSEGV),
+               AllOf(ContainsRegex("Sanitizer(.*\n)+"
+                                   "rankloom: fatal \\(rank 1\\): ended by the sanitizer, for what it reports above\n"
+                                   "  its last point: store set \\[train.cc:12\\]\n"),
+                     Not(ContainsRegex("fatal \\((.*\n)+.*fatal \\(")), Not(HasSubstr("SIGSEGV at address"))));
 }
 
 #else
