@@ -104,16 +104,20 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   const OpRow& row = op_row(call.op);
   const CallScope scope = enter(row.name, code);
   call.code = code;
-  if (rank_state_ != nullptr) uses_memory_of(world_, rank_state_->rank());
   const bool numbered = row.is_collective() && (call.op != OpType::kCoalesced || !only_messages(call));
-  call.seq = numbered ? seq_ + 1 : -1;
-  // Before a block of coalesced calls takes the call for one of its own.
-  if (const Task* const task = Task::current();
-      scheduler_ != nullptr && task->scheduler == scheduler_ && task->info.rank != rank_state_->rank()) [[unlikely]] {
-    if (memo != nullptr) *memo = {};
-    fail(call, invalid_argument(who(call), "the handle of rank ", rank_state_->rank(), " was used by rank ",
-                                task->info.rank, ", want the rank's own handle"));
+  if (scheduler_ != nullptr && rank_state_ != nullptr) {
+    const int own = rank_state_->rank();
+    uses_memory_of(world_, own);
+    // Before a block of coalesced calls takes the call for one of its own.
+    if (const Task* const task = Task::current(); task->scheduler == scheduler_ && task->info.rank != own)
+        [[unlikely]] {
+      if (memo != nullptr) *memo = {};
+      call.seq = numbered ? seq_ + 1 : -1;
+      fail(call, invalid_argument(who(call), "the handle of rank ", own, " was used by rank ", task->info.rank,
+                                  ", want the rank's own handle"));
+    }
   }
+  call.seq = numbered ? seq_ + 1 : -1;
   if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
     if (memo != nullptr) *memo = {};  // the call does not stay
     if (!shut_down_) return gather_call(call, options, code);
