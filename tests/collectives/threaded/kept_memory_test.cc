@@ -30,6 +30,7 @@ void* operator new(size_t size) {
   live_bytes.fetch_add(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
   return memory;
 }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return operator new(size); }  // of std::stable_sort()
 void operator delete(void* memory) noexcept {
   live_bytes.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
   std::free(memory);
