@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -606,23 +607,37 @@ TEST_P(FailedGroupTest, AWorkThatAWorldLocalForgetsIsDroppedAsOthers) {
 // that end with the call.
 class CompletionTest : public EveryWorldTest {
  protected:
-  // Holds a work, and notes whether it was done when it went.
+  // Of works that holders held when these went: whether each was done. Each holder goes on a helper of its own, which
+  // may be a thread.
+  class Ends {
+   public:
+    void add(bool done) {
+      const std::lock_guard<std::mutex> lock(mu_);
+      done_.push_back(done);
+    }
+    const std::vector<bool>& done() const { return done_; }
+
+   private:
+    std::mutex mu_;
+    std::vector<bool> done_;
+  };
+
   struct Holder {
-    explicit Holder(std::vector<bool>* done) : done(done) {}
-    ~Holder() { done->push_back(held.is_completed()); }
+    explicit Holder(Ends* ends) : ends(*ends) {}
+    ~Holder() { ends.add(held.is_completed()); }
     Work held;
-    std::vector<bool>* const done;
+    Ends& ends;
   };
 };
 INSTANTIATE_TEST_SUITE_P(Worlds, CompletionTest, every_world(), world_name);
 
 TEST_P(CompletionTest, LetsGoOfWorksThatEndTogether) {
-  std::vector<bool> done;  // of rank 0
-  run(2, [&done](RankContext& rank) {
+  Ends ends;
+  run(2, [&ends](RankContext& rank) {
     auto pg = init_process_group(rank);
     if (rank.rank() == 1) return rank.store().wait({"done"});
-    auto first = std::make_shared<Holder>(&done);
-    auto second = std::make_shared<Holder>(&done);
+    auto first = std::make_shared<Holder>(&ends);
+    auto second = std::make_shared<Holder>(&ends);
     std::vector<float> x = {1}, y = {2}, z = {3}, u = {4};
     // The first call owns the only handle on the second, the message that on the last.
     (void)pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = first});
@@ -634,12 +649,12 @@ TEST_P(CompletionTest, LetsGoOfWorksThatEndTogether) {
     pg->abort("enough");
     rank.store().set("done", "");
   });
-  EXPECT_THAT(done, testing::ElementsAre(true, true));
+  EXPECT_THAT(ends.done(), testing::ElementsAre(true, true));
 }
 
 TEST_P(CompletionTest, LetsGoOfWorksThatEndByAMismatch) {
-  std::vector<bool> done;
-  run(2, [&done](RankContext& rank) {
+  Ends ends;
+  run(2, [&ends](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> x = {1}, y = {2};
     if (rank.rank() == 1) {
@@ -648,14 +663,14 @@ TEST_P(CompletionTest, LetsGoOfWorksThatEndByAMismatch) {
                   ThrowsDistError(ErrorKind::kMismatch, HasSubstr("members issued different calls")));
       return rank.store().set("done", "");
     }
-    auto holder = std::make_shared<Holder>(&done);
+    auto holder = std::make_shared<Holder>(&ends);
     (void)pg->all_reduce(x, ReduceOp::kSum, {.keep_alive = holder});
     holder->held = pg->all_reduce(y);
     holder.reset();
     rank.store().set("issued", "");
     rank.store().wait({"done"});
   });
-  EXPECT_THAT(done, testing::ElementsAre(true));
+  EXPECT_THAT(ends.done(), testing::ElementsAre(true));
 }
 
 // The part that was waited for goes while the thread that completes the whole is at it.
