@@ -60,7 +60,7 @@ struct ExploreOptions {
 
   // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset: 1).
   WorldOptions world = {.world_size = 4, .engine = EngineKind::kFibers};
-  // The exhaustive one, if listed, runs first, with half of the budget; the others take turns with the rest, in order.
+  // The exhaustive one, if listed, runs first, with half of the budget (alone: all); then the others, in turns.
   std::vector<Strategy> strategies = {Strategy::exhaustive(), Strategy::pct(3), Strategy::starve(),
                                       Strategy::late_completion(), Strategy::random()};
   int64_t max_runs = 1000;                      // those of shrinking not counted
@@ -120,8 +120,8 @@ struct ExploreReport {
   std::vector<std::string> process_notes;
   // Of the world's faults, a line for each that did not happen in the first run, with the reason.
   std::vector<std::string> missed_faults;
-  // An exhaustive search came to its end, and the program did nothing that such a search does not see: no schedule
-  // fails.
+  // An exhaustive search came to its end, and noticed nothing of the program that it does not see: no schedule fails,
+  // as far as docs/exploring.md says.
   bool verified = false;
   std::optional<Failure> failure;
   // The options or the environment make no sense, and nothing was run; or processes do not fit together, or none is

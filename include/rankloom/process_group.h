@@ -69,9 +69,9 @@ struct CallOptions {
   // Unset: the group's.
   std::optional<absl::Duration> timeout = {};
   std::optional<absl::Duration> warn_after = {};  // unset: the group's
-  // Owners of the tensors, held until the call is done; its Work may be dropped. Where nothing else holds them, they
-  // end on the thread that drops the last handle of the done work, or, if that had gone before, as a helper of the
-  // rank: they may call, and those of several calls may end on several threads at once.
+  // Owners of the tensors, let go of when the call is done and no Work of it is left (it may be dropped at once): on
+  // the thread that drops the last one, or, if none was left, as a helper of the rank. Their destructors may call
+  // rankloom; those of several calls may run on several threads at once.
   std::shared_ptr<const void> keep_alive = {};
   std::optional<ReduceOp::Order> order = {};  // unset: the group's
   Stream* stream = nullptr;                   // start after what is queued there, and order what follows

@@ -1,8 +1,8 @@
 #pragma once
-
-// The one header of the library: a world of ranks inside one process, its store, groups and collectives.
-// No GoogleTest, no torch.
-
+// The one header of the library: a world of ranks inside one process, its store, groups and collectives; C++20.
+#if __cplusplus < 202002L
+#error "rankloom is written in C++20: want -std=c++20 or later"
+#endif
 #include "rankloom/collective_call.h"
 #include "rankloom/device_mesh.h"
 #include "rankloom/error.h"

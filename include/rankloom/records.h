@@ -284,9 +284,9 @@ std::string flight_records(World& world, int rank, const FlightDumpOptions& opti
                            CodeSite code = CodeSite::here());
 
 // Writes those of all ranks, each to a file of its own: `prefix` with the rank after it ("/tmp/fr_" makes /tmp/fr_0),
-// and ".json" after that for JSON. In a folder of their own, or the analyzer reads other files, too. A run_world()
-// program can have it done when all ranks have ended: rank.world().at_end([&world = rank.world()] {
-// dump_flight_records(world, "fr_"); }).
+// and ".json" after that for JSON. In a folder of their own, or the analyzer reads other files, too. One rank of a
+// run_world() program can have it done when all have ended: if (rank.rank() == 0) rank.world().at_end([&world =
+// rank.world()] { traces::dump_flight_records(world, "fr_"); }).
 // Errors: InvalidArgument for a file that cannot be written.
 void dump_flight_records(World& world, const std::string& prefix, const FlightDumpOptions& options = {},
                          CodeSite code = CodeSite::here());

@@ -234,8 +234,8 @@ class Store {
   void set_timeout(absl::Duration timeout, CodeSite code = CodeSite::here());
   absl::Duration timeout(CodeSite code = CodeSite::here()) const;
 
-  // Carries the call out, without scheduling point and exception, in any thread that may use the store. The methods
-  // above come to the point, check what all stores would refuse, and throw the error that this returns.
+  // Carries the call out, in any thread that may use the store, and returns what fails. The methods above have come to
+  // their scheduling point and checked what all stores would refuse, and throw the error that this returns.
   virtual absl::StatusOr<StoreReply> execute(const StoreCall& call) = 0;
 
   // "HashStore", ...: as error texts name it.

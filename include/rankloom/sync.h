@@ -25,8 +25,8 @@ namespace rankloom {
 //   filled.wait(&mu, [&] { return !queue.empty(); });
 //
 // Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits or asks:
-// the cause, when the world is aborted meanwhile (nothing is held then, and unlocking is harmless; a Watched is read
-// and set a thousand times more, for ranks on their way out); InvalidArgument for misuse.
+// the cause, when the world is aborted meanwhile (nothing is held then, and unlocking is harmless; the first thousand
+// uses of a Watched still go well, those of destructors, say); InvalidArgument for misuse.
 // Thread-safety: all methods. Not copyable; must outlive its users.
 
 namespace internal {

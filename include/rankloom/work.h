@@ -23,8 +23,8 @@ class WorkState;
 }  // namespace internal
 
 // A handle on a call that may not be done yet. Cheap to copy; the last copy that goes while the call is unfinished (a
-// scheduling point) withdraws it, and the rank is named in the report, unless the call holds the owners of its tensors
-// (CallOptions::keep_alive).
+// scheduling point) withdraws it: the group fails for all its members, and the report names the rank. Not so where the
+// call holds the owners of its tensors (CallOptions::keep_alive).
 //   Work work = pg->all_reduce(gradients);
 //   compute();
 //   work.wait();

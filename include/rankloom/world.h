@@ -150,7 +150,7 @@ class RankLocal {
 //   WorldLocal<Watched<int>> counter("counter");
 //   counter.get(rank.world())->update([](int& n) { ++n; });
 // The first rank that asks makes the object. An explored run sees which one it is, but not what ranks do to the object:
-// that is for Watched, Mutex and the like.
+// that is for Watched, Mutex and the like. The object goes with the world, or by forget().
 // Errors: InvalidArgument if the name stands for an object of another type in this world, and within the making of
 //   another object.
 // Thread-safety: all methods.
@@ -255,10 +255,10 @@ class World {
   // A line for the report: something left over. An explored run fails for it, unless ExploreOptions::Checks::leaks is
   // off.
   void note(std::string text);
-  // `hook` runs once, when all ranks have ended and before the report is made: to note what was left over. Hooks run in
-  // the order in which they came, after the groups have ended what was unfinished. A wait there
-  // without a timeout of its own fails with Aborted, as in callbacks that run then: for a key of this world's store at
-  // once, else when nobody has ended it in WorldOptions::stall of real time. Returns what forget_at_end() takes.
+  // `hook` runs once, by no rank (RankContext::current() is null), when all have ended and before the report is made:
+  // to note what was left over. Hooks run in the order in which they came, after the groups have ended what was
+  // unfinished. A wait there without a timeout of its own fails with Aborted, as in callbacks that run then: for a call
+  // or a key of this world at once, else after WorldOptions::stall of real time. Returns what forget_at_end() takes.
   int64_t at_end(std::function<void()> hook, CodeSite code = CodeSite::here());
   void forget_at_end(int64_t hook);
 
