@@ -201,6 +201,13 @@ bool KeyTable::release_watches() {
     lock.apart();  // after all steps
     watches.swap(watches_);
   }
+  // In the order of the keys, and of one key in that of their coming: not in a hash table's.
+  std::vector<std::string> keys;
+  for (const auto& [key, of_key] : watches) keys.emplace_back(key);
+  std::sort(keys.begin(), keys.end());
+  for (const std::string& key : keys) {
+    for (auto& watch : watches.find(key)->second) watch.callback.reset();
+  }
   return !watches.empty();
 }
 

@@ -14,6 +14,8 @@ PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store, CodeS
 absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
   StoreCall call = asked;
   if (call.way.at_point == this) call.way.at_point = store_.get();  // nothing is done in between that others see
+  const bool lists = call.op == StoreCall::Op::kListKeys;
+  if (lists || call.op == StoreCall::Op::kNumKeys) call.keys = {};  // of no use
   if (call.keys.size() == 1) {
     const std::string joined = absl::StrCat(prefix_, sv(call.key()));
     const std::string_view key = joined;
@@ -28,7 +30,6 @@ absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
     call.keys = keys;
     return store_->execute(call);
   }
-  const bool lists = call.op == StoreCall::Op::kListKeys;
   absl::StatusOr<StoreReply> reply = store_->execute(call);
   if (!lists || !reply.ok()) return reply;
   std::vector<std::string> own;

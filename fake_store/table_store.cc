@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -72,29 +73,35 @@ class BarrierWait final : public WaitsFor {
 
   void append_ranks(std::vector<int>* ranks) const override {
     if (!of_the_world()) return;
-    const std::vector<int> missing = missing_ranks(arrived(), call_.way.barrier->size);
+    const std::optional<std::string> arrived = this->arrived();
+    if (!arrived.has_value()) return;
+    const std::vector<int> missing = missing_ranks(*arrived, call_.way.barrier->size);
     ranks->insert(ranks->end(), missing.begin(), missing.end());
   }
   std::string remark() const override {
-    if (of_the_world() || !keyed()) return "";
-    return absl::StrCat("missing: ", missing_ranks_text(arrived(), call_.way.barrier->size), " of ",
+    if (of_the_world()) return "";
+    const std::optional<std::string> arrived = this->arrived();
+    if (!arrived.has_value()) return "";
+    return absl::StrCat("missing: ", missing_ranks_text(*arrived, call_.way.barrier->size), " of ",
                         call_.way.barrier->size);
   }
 
  private:
   // The task is the one that was made for the wait.
   bool of_the_world() const {
-    return keyed() && task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.way.barrier->rank &&
+    return task_ != nullptr && task_->scheduler != nullptr && task_->info.rank == call_.way.barrier->rank &&
            task_->scheduler->options().world_size == call_.way.barrier->size;
   }
-  // Whether the key tells where the ranks leave their numbers.
-  bool keyed() const { return !barrier_arrivals_key(call_.key()).empty(); }
-  // The numbers that ranks have left.
-  std::string arrived() const {
+  // The numbers that ranks have left. Nothing if that of the one that waits is not among them, as in a store that keeps
+  // keys or values in a way of its own.
+  std::optional<std::string> arrived() const {
+    const std::string key = barrier_arrivals_key(call_.key());
+    if (key.empty()) return std::nullopt;
     ObservedMutexLock lock(&table_.mu);
     lock.apart();  // for reports
-    const std::string* const arrived = table_.peek(barrier_arrivals_key(call_.key()));
-    return arrived != nullptr ? *arrived : "";
+    const std::string* const arrived = table_.peek(key);
+    if (arrived == nullptr || !has_arrived(*arrived, call_.way.barrier->rank)) return std::nullopt;
+    return *arrived;
   }
 
   KeyTable& table_;
@@ -468,12 +475,15 @@ TableStore::Reply TableStore::num_keys(const StoreCall& call) {
 TableStore::Reply TableStore::append(const StoreCall& call) {
   absl::Status status;
   StoreReply reply;
+  // The list of who came to a barrier, unless a store around this one writes it in another way.
+  const StoreBarrier* const barrier = call.way.barrier;
+  const bool counts = barrier != nullptr && call.value() == absl::StrCat(barrier->rank, " ");
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
-    if (call.way.barrier != nullptr && hold.status().ok()) {
+    if (counts && hold.status().ok()) {
       const std::string* const arrived = table_.peek(call.key());
-      reply.found = arrived != nullptr && has_arrived(*arrived, call.way.barrier->rank);
+      reply.found = arrived != nullptr && has_arrived(*arrived, barrier->rank);
       reply.number = arrived != nullptr ? std::count(arrived->begin(), arrived->end(), ' ') : 0;
     }
     if (reply.found) {          // the list holds each rank once
@@ -484,7 +494,7 @@ TableStore::Reply TableStore::append(const StoreCall& call) {
     if (status.ok()) table_.append(call.key(), call.value());
   }
   if (!status.ok()) return explain(call, status);
-  if (call.way.barrier != nullptr) ++reply.number;
+  if (counts) ++reply.number;
   return reply;
 }
 

@@ -67,6 +67,7 @@ UNOBSERVED = {
     ("WorldState", "listeners_mu_"): "of listeners_",
     ("WorldState", "listeners_"): "asked at an abort only, which ends the explored part of a run",
     ("WorldState", "listener_ids_"): "of listeners_",
+    ("WorldState", "own_listener_ids_"): "of listeners_",
     ("WorkState", "holds_owners_"): BEFORE_THE_RUN,
     ("WorkState", "is_part_"): BEFORE_THE_RUN,
     ("WorkState", "object_"): BEFORE_THE_RUN,

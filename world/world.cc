@@ -27,7 +27,11 @@ int RankContext::world_size() const { return state_of(*this).world().size(); }
 Store& RankContext::store() const { return state_of(*this).world().store(); }
 uint64_t RankContext::rng_seed() const { return state_of(*this).rng_seed(); }
 Prng& RankContext::rng() {
-  uses_memory_of(&world_->scheduler(), rank_);
+  const WorldRef world(&world_->scheduler());
+  uses_memory_of(world, rank_);
+  if (const Task* const task = Task::current();
+      task != nullptr && task->record != nullptr && world.has(task) && task->info.rank != rank_)
+    task->record->uncovered("the rng() of another rank: draws tell of nothing");
   return state_of(*this).rng();
 }
 
@@ -151,7 +155,7 @@ int64_t World::on_abort(std::function<void(const absl::Status&)> listener, CodeS
   // Numbers of listeners are those of their order, and whoever forgets one lets go of what it owns.
   if (StepRecord* const record = Task::current() != nullptr ? state_->scheduler().record() : nullptr; record != nullptr)
     record->access(named_object(0, "listeners of on_abort()"), Access::kWrite);
-  return state_->on_abort(std::move(listener));
+  return state_->on_abort(std::move(listener), /*of_user=*/true);
 }
 void World::forget_on_abort(int64_t listener) {
   const LibraryScope library;

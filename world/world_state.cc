@@ -315,7 +315,8 @@ void WorldState::release_what_users_left() {
       hooks.swap(end_hooks_);
       for (RunReport::Outcome& outcome : outcomes_) exceptions.push_back(std::exchange(outcome.exception, nullptr));
     }
-    const bool none = listeners.empty() && shared.empty() && hooks.empty() && !watches;
+    std::erase(exceptions, nullptr);
+    const bool none = listeners.empty() && shared.empty() && hooks.empty() && exceptions.empty() && !watches;
     // The last that was made goes first, as elsewhere in C++: its destructor may use the others.
     if (!shared.empty()) {
       std::vector<Shared> made;
@@ -415,11 +416,12 @@ void WorldState::spawn_helper(absl::AnyInvocable<void()> body, CodeSite code) {
 
 void WorldState::abort(std::string_view reason) { scheduler_->abort(make_error(ErrorKind::kAborted, reason)); }
 
-int64_t WorldState::on_abort(AbortListener listener) {
+int64_t WorldState::on_abort(AbortListener listener, bool of_user) {
   auto kept = std::make_shared<const AbortListener>(std::move(listener));
   OrderedMutexLock lock(&listeners_mu_);
-  listeners_.emplace(++listener_ids_, std::move(kept));
-  return listener_ids_;
+  const int64_t id = of_user ? ++listener_ids_ : ++own_listener_ids_;
+  listeners_.emplace(id, std::move(kept));
+  return id;
 }
 
 void WorldState::forget_on_abort(int64_t listener) {
@@ -478,8 +480,8 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
     return at->second.object;
   }
   if (record != nullptr) {
-    // Objects of one name, of which the earlier were forgotten, are different ones.
-    record->enter_name(numbered_object(named_object(object_, key), shared_forgotten_[sv(key)]));
+    // Objects of one name, of which the earlier were forgotten or not made to the end, are different ones.
+    record->enter_name(numbered_object(named_object(object_, key), shared_made_[sv(key)]++));
     // Such objects go in the reverse of their making.
     if (maker != Maker::kSame) record->access(named_object(0, "order of WorldLocals"), Access::kWrite);
   }
@@ -534,7 +536,6 @@ void WorldState::unshare(std::string_view key) {
   if (StepRecord* const record = scheduler_->record(); record != nullptr)
     record->access(named_object(object_, key), Access::kWrite);
   if (const auto at = shared_.find(sv(key)); at != shared_.end()) {
-    if (scheduler_->record() != nullptr) ++shared_forgotten_[sv(key)];
     forgotten = std::move(at->second);
     shared_.erase(at);
   }
@@ -728,9 +729,10 @@ void WorldState::warn(const std::string& text) {
 
 int64_t WorldState::at_end(int64_t place, std::function<void()> hook) {
   ObservedMutexLock lock(&mu_);
-  lock.apart();  // the library's own have their places; World::at_end() tells of others
-  end_hooks_.emplace(++hook_ids_, EndHook{.run = std::move(hook), .place = place});
-  return hook_ids_;
+  lock.apart();  // the library's own have their places, and numbers of their own; World::at_end() tells of others
+  const int64_t id = place == kUsers ? ++hook_ids_ : ++own_hook_ids_;
+  end_hooks_.emplace(id, EndHook{.run = std::move(hook), .place = place});
+  return id;
 }
 
 void WorldState::forget_at_end(int64_t hook) {
@@ -750,26 +752,33 @@ bool WorldState::all_ended() const {
 
 void WorldState::run_end_hooks() {
   const AfterRanks after(options_.stall);
-  // A hook may leave another one; one that always does would keep the world from its end.
+  // A hook may leave another one, which runs in the next round; one that always does would keep the world from its end.
   constexpr int kMostRounds = 100;
   for (int round = 0;; ++round) {
-    std::map<int64_t, EndHook> hooks;
+    // The library's own go first, in the order of their places, whichever rank was first to leave one.
+    std::vector<std::pair<int64_t, int64_t>> in_order;  // place, number
     {
       ObservedMutexLock lock(&mu_);
       lock.apart();  // after all steps
-      hooks.swap(end_hooks_);
+      for (const auto& [id, hook] : end_hooks_) in_order.emplace_back(hook.place, id);
     }
-    // The library's own go first, in the order of their places, whichever rank was first to leave one.
-    std::vector<EndHook> in_order;
-    for (auto& [id, hook] : hooks) in_order.push_back(std::move(hook));
-    std::stable_sort(in_order.begin(), in_order.end(),
-                     [](const EndHook& a, const EndHook& b) { return a.place < b.place; });
-    if (hooks.empty()) return;
+    if (in_order.empty()) return;
     if (round == kMostRounds) {
       return note(NoteKind::kHook, absl::StrCat("hooks of at_end() left others ", kMostRounds,
                                                 " times, one after the other; the last did not run"));
     }
-    for (const EndHook& hook : in_order) run_hook("a hook of at_end()", hook.run);
+    std::sort(in_order.begin(), in_order.end());
+    std::vector<EndHook> done;  // what they hold goes after all of the round
+    for (const auto& [place, id] : in_order) {
+      {
+        ObservedMutexLock lock(&mu_);
+        lock.apart();  // after all steps
+        auto node = end_hooks_.extract(id);
+        if (node.empty()) continue;  // an earlier one had it forgotten
+        done.push_back(std::move(node.mapped()));
+      }
+      run_hook("a hook of at_end()", done.back().run);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -162,7 +163,8 @@ class WorldState : public Kept {
   // The cause is `reason` alone.
   void abort(std::string_view reason);
   using AbortListener = std::function<void(const absl::Status&)>;
-  int64_t on_abort(AbortListener listener);
+  // The library's own listeners are told before users'.
+  int64_t on_abort(AbortListener listener, bool of_user = false);
   void forget_on_abort(int64_t listener);
   void rank_failed(int rank, std::exception_ptr failure);
   // `rank` was ended by a failure that another one is to blame for.
@@ -335,7 +337,9 @@ class WorldState : public Kept {
 
   OrderedMutex listeners_mu_{LockLevel::kAbortListeners};
   std::map<int64_t, std::shared_ptr<const AbortListener>> listeners_ ABSL_GUARDED_BY(listeners_mu_);
+  // Numbers of users' own, which a program may look at: the library's would depend on which rank came first.
   int64_t listener_ids_ ABSL_GUARDED_BY(listeners_mu_) = 0;
+  int64_t own_listener_ids_ ABSL_GUARDED_BY(listeners_mu_) = std::numeric_limits<int64_t>::min();
 
   ObservedMutex shared_mu_;
   struct Shared {
@@ -344,8 +348,8 @@ class WorldState : public Kept {
     int64_t number = 0;  // in the order of their making
   };
   absl::flat_hash_map<std::string, Shared> shared_ ABSL_GUARDED_BY(shared_mu_);
-  int64_t shared_number_ ABSL_GUARDED_BY(shared_mu_) = 0;                                    // of the last
-  absl::flat_hash_map<std::string, uint64_t> shared_forgotten_ ABSL_GUARDED_BY(shared_mu_);  // explored runs: how many
+  int64_t shared_number_ ABSL_GUARDED_BY(shared_mu_) = 0;                               // of the last
+  absl::flat_hash_map<std::string, uint64_t> shared_made_ ABSL_GUARDED_BY(shared_mu_);  // explored runs: how often
 
   mutable ObservedMutex mu_;
   std::vector<RunReport::Outcome> outcomes_ ABSL_GUARDED_BY(mu_);
@@ -361,7 +365,8 @@ class WorldState : public Kept {
     int64_t place = kUsers;
   };
   std::map<int64_t, EndHook> end_hooks_ ABSL_GUARDED_BY(mu_);
-  int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t hook_ids_ ABSL_GUARDED_BY(mu_) = 0;                                        // users'
+  int64_t own_hook_ids_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::min();  // the library's
   struct Joined {
     std::shared_ptr<const Group> group;
     int left = 0;                 // members that have left it

@@ -126,12 +126,7 @@ absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {
     make_groups_alone(call.way.request, ProcessGroup::rank());
   }
   if (record_ != nullptr && call.way.request == nullptr) {
-    if (const Task* const task = Task::current(); task != nullptr && task->record != nullptr) [[unlikely]] {
-      const int first = record_->explored_by.value_or(task->info.rank);
-      record_->explored_by = first;
-      if (first != task->info.rank) task->record->uncovered("a CallRecord that several ranks write");
-    }
-    return record_->add(call, record_group_);
+    return record_->used().add(call, record_group_);
   }
   return Work();
 }

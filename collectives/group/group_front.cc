@@ -83,7 +83,7 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
   const Task* const task = Task::current();
-  const int own = handle_.global_rank();
+  const int own = rank_state_ != nullptr ? rank_state_->rank() : -1;
   uses_memory_of(world_, own);
   if (scheduler_ == nullptr || task == nullptr || !world_.has(task) || world_.ended()) return;
   const int by = task->info.rank;
@@ -93,7 +93,7 @@ void GroupFront::need_own_rank(const char* op, CodeSite code) const {
          site_place(Site{.code = code}));
 }
 
-void GroupFront::looked_at() const { uses_memory_of(world_, handle_.global_rank()); }
+void GroupFront::looked_at() const { uses_memory_of(world_, rank_state_ != nullptr ? rank_state_->rank() : -1); }
 
 int GroupFront::calling_rank() const {
   const Task* const task = Task::current();

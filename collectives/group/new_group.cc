@@ -45,6 +45,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<co
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
                                                       CodeSite code) {
   const CallScope scope = front_->enter("new_group", code);
+  front_->need_own_rank("new_group", code);  // before the handle counts the request
   GroupRequest request = front_->request_of(options);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
@@ -61,6 +62,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& option
 std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
                                                         CodeSite code) {
   const CallScope scope = front_->enter("split_group", code);
+  front_->need_own_rank("split_group", code);
   GroupRequest request = front_->request_of(options);
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;

@@ -25,21 +25,42 @@ const std::shared_ptr<const Group>& given(const std::shared_ptr<const Group>& gr
   return group;
 }
 
+// The rank in `group` of the rank of the world that makes a handle.
+int member(const std::shared_ptr<const Group>& group, int rank, CodeSite code) {
+  const int place = given(group, rank, code)->group_rank(rank);
+  if (place < 0) {
+    refuse({.rank = rank, .group = group->name(), .op = "ProcessGroup"}, ErrorKind::kInvalidArgument,
+           "ProcessGroup: rank ", rank, " is no member of group ", group->name(), ", want one of its ranks",
+           site_place(Site{.code = code}));
+  }
+  return place;
+}
+
+[[noreturn]] void refuse_place(std::string_view group, int size, int rank, CodeSite code) {
+  refuse({.rank = rank, .group = std::string(group), .op = "ProcessGroup"}, ErrorKind::kInvalidArgument,
+         "a group of size ", size, " with rank ", rank, ", want size >= 1 and 0 <= rank < size",
+         site_place(Site{.code = code}));
+}
+
+// `rank`, a rank in `group`.
+int place_in(const std::shared_ptr<const Group>& group, int rank, CodeSite code) {
+  const int size = given(group, -1, code)->size();
+  if (rank < 0 || rank >= size) refuse_place(group->name(), size, rank, code);
+  return rank;
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(int rank, int size, CodeSite code)
-    : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), rank, code) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    refuse({.rank = rank, .group = {}, .op = "ProcessGroup"}, ErrorKind::kInvalidArgument, "a group of size ", size,
-           " with rank ", rank, ", want size >= 1 and 0 <= rank < size", site_place(Site{.code = code}));
-  }
+    : ProcessGroup(std::make_shared<const Group>(0, "", std::max(size, 1)), size < 1 ? 0 : rank, code) {
+  if (size < 1) refuse_place("", size, rank, code);
 }
 
 ProcessGroup::ProcessGroup(RankContext& rank, std::shared_ptr<const Group> group, CodeSite code)
-    : front_(new GroupFront(this, &state_of(rank), group, given(group, rank.rank(), code)->group_rank(rank.rank()))) {}
+    : front_(new GroupFront(this, &state_of(rank), group, member(group, rank.rank(), code))) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<const Group> group, int rank, CodeSite code)
-    : front_(new GroupFront(this, nullptr, given(group, -1, code), rank)) {}
+    : front_(new GroupFront(this, nullptr, group, place_in(group, rank, code))) {}
 
 ProcessGroup::~ProcessGroup() {
   if (front_->coalescing_ != nullptr) [[unlikely]]
@@ -94,7 +115,7 @@ std::ostream& operator<<(std::ostream& out, const ProcessGroup& group) { return 
 int ProcessGroup::global_rank(int rank, CodeSite code) const {
   if (rank < 0 || rank >= front_->size_) {
     refuse({.rank = -1, .group = front_->name_, .op = "global_rank"}, ErrorKind::kInvalidArgument, "group ",
-           group_name(), ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_,
+           front_->name_, ", global_rank: rank is ", rank, ", want 0 <= rank < size = ", front_->size_,
            site_place(Site{.code = code}));
   }
   return front_->group_->global_rank(rank);

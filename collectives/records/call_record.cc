@@ -41,6 +41,10 @@ int64_t CallRecord::Call::Tensor::numel() const {
   return product;
 }
 
+int64_t CallRecord::Call::Tensor::bytes() const {
+  return saturating_mul(numel(), static_cast<int64_t>(dtype_size(dtype)));
+}
+
 int64_t CallRecord::Call::input_bytes() const { return sum_of_bytes(inputs); }
 int64_t CallRecord::Call::output_bytes() const { return sum_of_bytes(outputs); }
 
@@ -48,27 +52,30 @@ CallRecord::CallRecord(CostModel model) : state_(new CallRecordState(std::move(m
 CallRecord::~CallRecord() = default;
 
 void CallRecord::compute(absl::Duration duration, std::string_view name) {
-  state_->compute(absl::ToInt64Nanoseconds(duration), name);
+  state_->used().compute(absl::ToInt64Nanoseconds(duration), name);
 }
-void CallRecord::clear() { state_->clear(); }
+void CallRecord::clear() { state_->used().clear(); }
 
-size_t CallRecord::size() const { return state_->size; }
-CallRecord::Call CallRecord::operator[](size_t index) const { return state_->call_at(index); }
-const std::vector<CallRecord::GroupInfo>& CallRecord::groups() const { return state_->groups; }
-absl::Duration CallRecord::now() const { return absl::Nanoseconds(state_->now_ns); }
-absl::Duration CallRecord::end() const { return absl::Nanoseconds(state_->end_ns); }
-int64_t CallRecord::peak_buffer_bytes() const { return state_->peak_bytes; }
-int64_t CallRecord::live_buffer_bytes() const { return state_->live_buffer_bytes(); }
-size_t CallRecord::memory_bytes() const { return state_->memory_bytes(); }
+size_t CallRecord::size() const { return state_->used().size; }
+CallRecord::Call CallRecord::operator[](size_t index) const { return state_->used().call_at(index); }
+const std::vector<CallRecord::GroupInfo>& CallRecord::groups() const { return state_->used().groups; }
+absl::Duration CallRecord::now() const { return absl::Nanoseconds(state_->used().now_ns); }
+absl::Duration CallRecord::end() const { return absl::Nanoseconds(state_->used().end_ns); }
+int64_t CallRecord::peak_buffer_bytes() const { return state_->used().peak_bytes; }
+int64_t CallRecord::live_buffer_bytes() const { return state_->used().live_buffer_bytes(); }
+size_t CallRecord::memory_bytes() const { return state_->used().memory_bytes(); }
 
 int CallRecord::global_rank() const {
-  return state_->groups.empty() ? -1 : state_->groups[0].group->global_rank(state_->groups[0].rank);
+  return state_->used().groups.empty() ? -1
+                                       : state_->used().groups[0].group->global_rank(state_->used().groups[0].rank);
 }
-int CallRecord::world_size() const { return state_->groups.empty() ? 0 : state_->groups[0].group->size(); }
+int CallRecord::world_size() const {
+  return state_->used().groups.empty() ? 0 : state_->used().groups[0].group->size();
+}
 
 std::vector<CallRecord::Totals> CallRecord::totals() const {
   std::map<std::pair<int, OpType>, CallRecord::Totals> sums;
-  for (const CallRecordState::Kind& kind : state_->kinds) {
+  for (const CallRecordState::Kind& kind : state_->used().kinds) {
     if (kind.is_compute() || kind.calls == 0) continue;
     const int group = kind.group();
     const OpType op = kind.op();
@@ -90,7 +97,7 @@ std::vector<CallRecord::Totals> CallRecord::totals() const {
 
 int64_t CallRecord::calls() const {
   int64_t count = 0;
-  for (const CallRecordState::Kind& kind : state_->kinds) count += kind.calls;
+  for (const CallRecordState::Kind& kind : state_->used().kinds) count += kind.calls;
   return count;
 }
 
@@ -103,7 +110,7 @@ int64_t CallRecord::calls(OpType op) const {
 int64_t CallRecord::calls(OpType op, std::string_view group) const {
   int64_t count = 0;
   for (const CallRecord::Totals& sum : totals()) {
-    const GroupInfo& info = state_->groups[static_cast<size_t>(sum.group)];
+    const GroupInfo& info = state_->used().groups[static_cast<size_t>(sum.group)];
     if (sum.op != op) continue;
     if (info.label() == group || info.name() == group || info.group->description() == group) count += sum.calls;
   }
@@ -114,7 +121,7 @@ std::string CallRecord::text() const {
   std::string text;
   for (const CallRecord::Totals& sum : totals()) {
     absl::StrAppend(&text, text.empty() ? "" : "\n", sum.calls, " x ", op_row(sum.op).name, " on ",
-                    state_->groups[static_cast<size_t>(sum.group)].label());
+                    state_->used().groups[static_cast<size_t>(sum.group)].label());
   }
   return text.empty() ? "no calls" : text;
 }
@@ -123,7 +130,7 @@ std::string CallRecord::table() const {
   std::string text = absl::StrFormat("%-12s %9s  %-32s %8s %11s %11s %11s %12s\n", "group", "ranks", "operation",
                                      "calls", "payload", "ring", "tree", "time");
   for (const CallRecord::Totals& sum : totals()) {
-    const GroupInfo& info = state_->groups[static_cast<size_t>(sum.group)];
+    const GroupInfo& info = state_->used().groups[static_cast<size_t>(sum.group)];
     absl::StrAppendFormat(&text, "%-12s %9d  %-32s %8d %11s %11s %11s %12s\n", info.label(), info.group->size(),
                           op_row(sum.op).name, sum.calls, bytes_text(sum.payload), bytes_text(sum.ring.bytes),
                           bytes_text(sum.tree.bytes), absl::StrFormat("%.3f ms", absl::ToDoubleMilliseconds(sum.time)));

@@ -171,6 +171,17 @@ void CallRecordState::waited(RecordedWork& work) {
 
 // ---- adding
 
+CallRecordState& CallRecordState::used() {
+  const Task* const task = Task::current();
+  if (task == nullptr || (task->record == nullptr && task->inner == nullptr)) [[likely]]
+    return *this;
+  if (StepRecord* const record = name_.record(); record != nullptr) {
+    if (!explored_by_.has_value()) explored_by_ = task->info.rank;
+    if (*explored_by_ != task->info.rank) record->uncovered("a CallRecord that several ranks use");
+  }
+  return *this;
+}
+
 int CallRecordState::add_group(const std::shared_ptr<const Group>& group, int rank) {
   static constexpr std::string_view kMesh = "mesh_";
   const std::string_view description = group->description();

@@ -16,6 +16,7 @@
 #include "rankloom/records.h"
 #include "rankloom/work.h"
 #include "sim/base/saturating.h"
+#include "sim/schedule/step_record.h"
 
 namespace rankloom::internal {
 
@@ -55,8 +56,11 @@ struct CallRecordState {
   ~CallRecordState();
   CallRecordState(const CallRecordState&) = delete;
   CallRecordState& operator=(const CallRecordState&) = delete;
-  static CallRecordState& of(CallRecord& record) { return *record.state_; }
-  static const CallRecordState& of(const CallRecord& record) { return *record.state_; }
+  static CallRecordState& of(CallRecord& record) { return record.state_->used(); }
+  static const CallRecordState& of(const CallRecord& record) { return record.state_->used(); }
+
+  // The calling task reads or changes the record. Searches are told of nothing but that several ranks do.
+  CallRecordState& used();
 
   // ---- for groups
 
@@ -89,7 +93,6 @@ struct CallRecordState {
   size_t size = 0;
   int64_t now_ns = 0;
   int64_t end_ns = 0;
-  std::optional<int> explored_by;  // explored runs: the rank of the first call
   WideCount live_bytes = 0;
   int64_t peak_bytes = 0;
   // The module that calls from here on, "layers.3.attention.wo"; null: none. The text is never freed.
@@ -114,6 +117,8 @@ struct CallRecordState {
   std::vector<std::string> compute_names_;
   std::shared_ptr<RecordedWork> last_work_;  // used again once nobody else has it
   std::shared_ptr<Owner> owner_;             // how works find this record, if it is still there
+  ObjectName name_;
+  std::optional<int> explored_by_;  // explored runs: the rank that used it first
 };
 
 }  // namespace rankloom::internal

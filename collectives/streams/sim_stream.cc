@@ -277,6 +277,7 @@ void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code
   }
   WorkState* const waited_for = WorkState::of(work);
   if (waited_for == nullptr) return;
+  const CallScope call(queue_->world, [&] { return queue_->called("block_current_stream", code); });
   waited_for->settled("block_current_stream", code);
   // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the
   // stream holds it, the call is not dropped.
@@ -323,6 +324,7 @@ void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
            "wait_event: the event is one of another kind of stream, want a SimStream's",
            site_place(Site{.code = code}));
   }
+  const CallScope call(queue_->world, [&] { return queue_->called("wait_event", code); });
   (void)known->mark()->passed->settled("wait_event", code);  // none of another world that lives
   auto run = [queue = queue_.get(), mark = known->mark(), hold = event.state(), code](const absl::Status& cause) {
     if (!cause.ok()) return cause;

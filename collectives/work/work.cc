@@ -29,8 +29,11 @@ void Work::release() noexcept {
   if (state_->handles_.load(std::memory_order_acquire) > 1 &&
       state_->handles_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
     // Nothing is told of which handle goes last, which matters where ranks share one.
-    if (const Task* const task = Task::current(); task != nullptr && task->record != nullptr) [[unlikely]] {
-      if (state_->rank() >= 0 && task->info.rank != state_->rank())
+    if (const Task* const task = Task::current();
+        task != nullptr && (task->record != nullptr || task->inner != nullptr)) [[unlikely]] {
+      if (state_->world_ref().known() && !state_->world_ref().has(task))
+        ObjectName::uses_outer();
+      else if (task->record != nullptr && state_->rank() >= 0 && task->info.rank != state_->rank())
         task->record->uncovered("a handle of a work that another rank lets go");
     }
     return;

@@ -161,7 +161,7 @@ class CallRecord {
       Dims sizes;
 
       int64_t numel() const;
-      int64_t bytes() const { return numel() * static_cast<int64_t>(dtype_size(dtype)); }
+      int64_t bytes() const;
       friend bool operator==(const Tensor&, const Tensor&) = default;
     };
 

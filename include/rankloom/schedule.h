@@ -139,6 +139,8 @@ class Schedule {
 
   // Unset: free() on threads, fifo() on fibers.
   Schedule() = default;
+  Schedule(const Schedule&) = default;  // no moves: what they leave behind would be a replay of nothing
+  Schedule& operator=(const Schedule&) = default;
 
   // All ranks at once, as the machine has it. Threads only.
   static Schedule free() { return Schedule(Kind::kFree, 0, 0); }

@@ -45,9 +45,9 @@ class WorldRef {
 // place that tells is the caller.
 [[gnu::always_inline]] inline void uses_memory_of(const WorldRef& world, int rank) {
   const Task* const task = Task::current();
-  if (task == nullptr || task->record == nullptr || !world.known()) return;
+  if (task == nullptr || (task->record == nullptr && task->inner == nullptr) || !world.known()) return;
   if (!world.has(task)) return ObjectName::uses_outer();
-  if (task->info.rank != rank) task->record->write_memory(rank);
+  if (task->record != nullptr && task->info.rank != rank) task->record->write_memory(rank);
 }
 
 // Keeps a world's memory for as long as it lives, if there still is any: the end of the world waits for it. Not for

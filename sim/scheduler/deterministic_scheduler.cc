@@ -639,7 +639,7 @@ void DeterministicScheduler::count_yield(StateLock& lock) {
   const int64_t pass_ns = timer_ns != Deadline::kNever ? std::max<int64_t>(timer_ns - now_ns(), 0) : kShortestPassNs;
   if (!outside_lets_pass() || !in_real_time(pass_ns)) return;
   asks_ = 0;
-  const bool outside = busy_.outside;
+  const bool outside = takes_real_time();
   advance_clock_by(pass_ns);
   if (timer_ns != Deadline::kNever) return;
   if (outside) {
@@ -660,11 +660,15 @@ bool DeterministicScheduler::outside_lets_pass() {
   // on.
   const uint64_t outside_went = outside_went_.load(std::memory_order_acquire);
   if (std::exchange(outside_went_seen_, outside_went) != outside_went) return false;
-  return outside_.load(std::memory_order_acquire) == 0;
+  return real_time_passes(outside_.load(std::memory_order_acquire));
+}
+
+bool DeterministicScheduler::takes_real_time() const {
+  return busy_.outside || outside_.load(std::memory_order_acquire) > 0;
 }
 
 bool DeterministicScheduler::in_real_time(int64_t ns) {
-  if (!busy_.outside) return true;
+  if (!takes_real_time()) return true;
   const int64_t now = monotonic_ns();
   if (busy_.since_ns == 0) busy_.since_ns = now;
   if (now - busy_.since_ns >= ns) return true;
@@ -947,15 +951,21 @@ std::vector<Task*> DeterministicScheduler::parked_tasks() const {
 
 bool DeterministicScheduler::await_outside(StateLock& lock) {
   const int64_t now = now_ns();
-  if (outside_wait_.at_ns != now) outside_wait_ = {.at_ns = now, .since_ns = monotonic_ns()};
   const int64_t next = real_time_passes(outside_.load(std::memory_order_acquire)) ? next_timer_ns() : Deadline::kNever;
-  const int64_t until = next == Deadline::kNever ? next : saturating_add(outside_wait_.since_ns, next - now);
+  const int64_t since = monotonic_ns();
+  const int64_t until = next == Deadline::kNever ? next : saturating_add(since, next - now);
   mover_sleeps_.store(true, std::memory_order_relaxed);
   note_running(nullptr);
   lock.unlock();
   const bool moved = mover_parker_.park(until);
   lock.lock();
   mover_sleeps_.store(false, std::memory_order_relaxed);
+  if (next != Deadline::kNever) {
+    // Also where somebody outside came before the timer: what begins to wait next does so at this time. No search is
+    // told: none has the say over who comes from outside.
+    const int64_t passed = std::min(monotonic_ns() - since, next - now);
+    clock_ns_.store(std::max(now_ns(), now + passed), std::memory_order_relaxed);
+  }
   return moved || !ready_.empty();
 }
 

@@ -150,6 +150,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool all_ask() const;
   // Whether time may pass for tasks that ask: not as long as, nor right after, a thread outside may answer.
   bool outside_lets_pass();
+  // Whether somebody outside may answer, so that no virtual time passes faster than real time.
+  bool takes_real_time() const;
   // Whether `ns` of real time have passed since a task first asked for outside changes; true if none has asked.
   bool in_real_time(int64_t ns);
   // The clock goes on by so much, and no further than the earliest own deadline.
@@ -329,13 +331,6 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
     bool over = true;
   };
   StrangerWait stranger_wait_;
-  // Since when, in real time, the run has waited for somebody outside at one virtual time.
-  struct OutsideWait {
-    int64_t at_ns = -1;
-    int64_t since_ns = 0;
-  };
-  OutsideWait outside_wait_;
-
   // The watchdog's: since when the rank with the baton stands still, and at which step.
   int64_t still_since_ns_ = 0;
   uint64_t still_at_step_ = 0;

@@ -129,6 +129,101 @@ TEST(ExploreOnFibersTest, WorksThatRanksShareAreDoubted) {
   EXPECT_THAT(report.text(), HasSubstr("a handle of a work that another rank lets go"));
 }
 
+// A search of two ranks that share these: rank 0 lends, rank 1 uses.
+struct LentToOthers {
+  Watched<std::shared_ptr<ProcessGroup>> group;
+  Watched<std::shared_ptr<CallRecord>> record;
+  Latch lent{1}, used{1};
+};
+ExploreReport explore_lent(absl::FunctionRef<void(RankContext&, LentToOthers&)> program) {
+  ExploreOptions options;
+  options.world.world_size = 2;
+  options.strategies = {Strategy::exhaustive()};
+  return explore(options, [program](RankContext& rank) {
+    static const WorldLocal<LentToOthers> kLent("lent");
+    const auto lent = kLent.get(rank.world());
+    program(rank, *lent);
+    if (rank.rank() == 1) lent->group.set(nullptr);
+  });
+}
+
+TEST(ExploreOnFibersTest, AGroupThatAWorldWithinLooksAtIsDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 0) {
+      const auto pg = init_process_group(rank, {.ranks = {0}});
+      lent.group.set(pg);
+      lent.lent.count_down();
+      pg->set_group_name("b");
+      return;
+    }
+    lent.lent.wait();
+    const auto pg = lent.group.get();
+    std::string seen;
+    run_world({.world_size = 1, .engine = EngineKind::kFibers}, [&](RankContext&) { seen = pg->group_name(); });
+    observe(rank, "seen", seen);
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("objects that a world within a rank uses, which did not make them"));
+}
+
+TEST(ExploreOnFibersTest, AGroupThatASearchWithinLooksAtIsDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 0) {
+      const auto pg = init_process_group(rank, {.ranks = {0}});
+      lent.group.set(pg);
+      lent.lent.count_down();
+      pg->set_group_name("b");
+      return;
+    }
+    lent.lent.wait();
+    const auto pg = lent.group.get();
+    std::string seen;
+    ExploreOptions inner;
+    inner.world.world_size = 1;
+    inner.strategies = {Strategy::exhaustive()};
+    explore(inner, [&](RankContext&) { seen = pg->group_name(); });
+    observe(rank, "seen", seen);
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves"));
+}
+
+TEST(ExploreOnFibersTest, ARecordThatAnotherRankReadsIsDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 0) {
+      const auto record = std::make_shared<CallRecord>();
+      const auto pg = init_process_group(
+          rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.record = record}, .ranks = {0}});
+      lent.record.set(record);
+      lent.lent.count_down();
+      pg->barrier();
+    } else {
+      lent.lent.wait();
+      observe(rank, "calls", lent.record.get()->calls());
+      lent.record.set(nullptr);
+    }
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("a CallRecord that several ranks use"));
+}
+
+TEST(ExploreOnFibersTest, DrawsOfAnotherRanksRngAreDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 1) {
+      Prng& rng = rank.world().context(0).rng();
+      lent.lent.count_down();
+      rank.yield();
+      observe(rank, "drawn", static_cast<int64_t>(rng.next() >> 1));
+    } else {
+      lent.lent.wait();
+      rank.yield();
+      observe(rank, "drawn", static_cast<int64_t>(rank.rng().next() >> 1));
+    }
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("the rng() of another rank: draws tell of nothing"));
+}
+
 TEST(ExploreOnFibersTest, ProvesPlainCollectivesInOneRun) {
   const ExploreReport report = explore({.world = fibers(4), .strategies = {Strategy::exhaustive()}}, reduce_ten_times);
   EXPECT_TRUE(report.ok()) << report.text();

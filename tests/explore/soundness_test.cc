@@ -947,6 +947,62 @@ std::vector<Race> other_ranks_races() {
       return absl::StrCat(x->get());
     });
   }));
+  // Numbers of hooks and listeners are users' own: which rank comes first to a group changes none.
+  races.push_back(race("the number of a hook beside groups", 2, [](RankContext& rank) {
+    std::string seen;
+    if (rank.rank() == 0) {
+      seen = absl::StrCat(rank.world().at_end([] {}), " ", rank.world().on_abort([](const absl::Status&) {}));
+    }
+    init_process_group(rank)->barrier().wait();
+    return seen;
+  }));
+  races.push_back(
+      with_handles("a group that is refused to another rank", [](RankContext& rank, Handles& shared) -> std::string {
+        if (rank.rank() == 0) {
+          const auto pg = init_process_group(rank, {.ranks = {0}});
+          shared.group.set(pg);
+          shared.ready.count_down();
+          const std::string seen = pg->new_group({0})->group_name();
+          shared.go.wait();
+          return seen;
+        }
+        shared.ready.wait();
+        const auto lent = shared.group.get();
+        shared.group.set(nullptr);
+        std::string seen;
+        for (const GroupOptions& options : {GroupOptions(), GroupOptions{.ranks = {0}}}) {
+          try {
+            (void)lent->new_group({0}, options);
+          } catch (const DistError& error) {
+            absl::StrAppend(&seen, kind_of(error), " ");
+          }
+        }
+        shared.go.count_down();
+        return seen;
+      }));
+  races.push_back(race("a WorldLocal that was not made at first", 2, [](RankContext& rank) -> std::string {
+    static const WorldLocal<Latch> kLatch("latch");
+    Store& store = rank.store();
+    if (rank.rank() == 1) {
+      std::shared_ptr<Latch> first;
+      try {
+        kLatch.get(rank.world(), [&]() -> std::shared_ptr<Latch> {
+          first = std::make_shared<Latch>(1);
+          throw std::runtime_error("planned");
+        });
+      } catch (const std::runtime_error&) {
+      }
+      store.set("got", "1");
+      store.set("k", "1");
+      first->count_down();
+      return "";
+    }
+    store.get("got");
+    const auto second = kLatch.get(rank.world(), [] { return std::make_shared<Latch>(1); });
+    second->count_down();
+    second->wait();
+    return absl::StrCat(store.check({"k"}));
+  }));
   races.push_back(race("the description of a fake group", 2, [](RankContext& rank) {
     const auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
     const auto made = pg->new_group(GroupOptions{.name = "g", .description = rank.rank() == 0 ? "a" : "b"});
@@ -1252,6 +1308,26 @@ std::set<std::string> logs_of(int ranks, absl::FunctionRef<void(RankContext&, st
     logs.insert(log);
   }
   return logs;
+}
+
+TEST(EndsTest, WatchesEndInTheOrderOfTheirKeys) {
+  struct Last {
+    Last(std::string* log, std::string name) : log(*log), name(std::move(name)) {}
+    Last(const Last&) = delete;
+    Last& operator=(const Last&) = delete;
+    ~Last() { absl::StrAppend(&log, name, " "); }
+    std::string& log;
+    const std::string name;
+  };
+  EXPECT_THAT(logs_of(2,
+                      [](RankContext& rank, std::string& log) {
+                        for (int i = rank.rank(); i < 8; i += 2) {
+                          const std::string key = absl::StrCat("k", 7 - i);
+                          rank.store().watch_key(
+                              key, [held = std::make_shared<Last>(&log, key)](const auto&, const auto&) {});
+                        }
+                      }),
+              testing::ElementsAre("k0 k1 k2 k3 k4 k5 k6 k7 "));
 }
 
 TEST(EndsTest, HooksOfUsersComeAfterTheGroups) {

@@ -632,6 +632,53 @@ TEST(Crc32cTest, GivesThePublishedSums) {
   }
 }
 
+// Time that ranks waited for another process before does not count for what they begin to wait for afterwards.
+TEST_F(FileStoreTest, ATimeoutBesideAWaitTakesItsWholeRealTime) {
+  const auto store = FileStore::open(path_);
+  std::thread other([&] {
+    const auto same = FileStore::open(path_);
+    absl::SleepFor(absl::Seconds(1));
+    same->set("a", "");
+    absl::SleepFor(absl::Milliseconds(100));
+    same->set("b", "");
+  });
+  run_world({.world_size = 2, .engine = EngineKind::kFibers}, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      store->get("a");
+      rank.store().set("go", "");
+      store->get("b");
+      rank.store().set("end", "");
+    } else {
+      rank.store().get("go");
+      rank.store().wait({"end"}, absl::Milliseconds(900));
+    }
+  }).throw_if_failed();
+  other.join();
+}
+
+// Nor do ranks that poll keep those that sleep from waking.
+TEST_F(FileStoreTest, TimePassesBesideAWaitWhileARankPolls) {
+  for (const bool acts : {false, true}) {
+    const std::string key = acts ? "k" : "l";
+    const auto store = FileStore::open(path_);
+    store->set_timeout(absl::Seconds(100));
+    const absl::Time begun = absl::Now();
+    run_world({.world_size = 3, .engine = EngineKind::kFibers}, [&](RankContext& rank) {
+      if (rank.rank() == 0) return (void)store->get(key);
+      if (rank.rank() == 1) {
+        while (!rank.store().check({"end"})) {
+          if (acts) rank.store().set("polled", "");
+        }
+        return;
+      }
+      rank.sleep_for(absl::Milliseconds(10));
+      rank.store().set("end", "");
+      store->set(key, "");
+    }).throw_if_failed();
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(50));
+  }
+}
+
 // A waiter whose world gives its turn to another rank does not keep others from what is in the file.
 TEST_F(FileStoreTest, AWaiterWithoutATurnKeepsNobodyFromReading) {
   const auto store = FileStore::open(path_);

@@ -282,6 +282,93 @@ TEST(OwnStoreTest, ABarrierUnderOtherKeysIsADeadlockLikeAnother) {
   }
 }
 
+// Keeps its values in another form, as one that encrypts them would, whose parts can be appended.
+class Doubled final : public Store {
+ public:
+  explicit Doubled(Store* store) : Store(store), store_(*store) {}
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
+    StoreCall changed = call;
+    const std::string value = call.values.empty() ? "" : doubled(call.value());
+    const std::string_view view = value;
+    if (!call.values.empty()) changed.values = {&view, 1};
+    absl::StatusOr<StoreReply> reply = store_.execute(changed);
+    if (reply.ok() && call.op == StoreCall::Op::kGet) reply->value = halved(reply->value);
+    return reply;
+  }
+  std::string_view kind() const override { return "Doubled"; }
+
+ private:
+  static std::string doubled(std::string_view text) {
+    std::string twice;
+    for (const char c : text) twice.append(2, static_cast<char>(c ^ 1));
+    return twice;
+  }
+  static std::string halved(std::string_view text) {
+    std::string once;
+    for (size_t i = 0; i < text.size(); i += 2) once.push_back(static_cast<char>(text[i] ^ 1));
+    return once;
+  }
+
+  Store& store_;
+};
+
+TEST(OwnStoreTest, ABarrierGoesOverAStoreThatKeepsValuesInAnotherForm) {
+  run_world({.world_size = 3, .schedule = Schedule::seeded(1)}, [](RankContext& rank) {
+    Doubled store(&rank.store());
+    for (int round = 0; round < 3; ++round) store_barrier(store, "b", rank.rank(), 3);
+  }).throw_if_failed();
+  const RunReport report = run_world({.world_size = 3, .schedule = Schedule::seeded(1)}, [](RankContext& rank) {
+    Doubled store(&rank.store());
+    if (rank.rank() < 2) store_barrier(store, "b", rank.rank(), 3);
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n  ranks 0-1 wait in store_barrier"),
+                                   Not(HasSubstr("missing")), Not(HasSubstr("cycle"))));
+  EXPECT_THAT(run_world({.world_size = 2, .schedule = Schedule::seeded(1)},
+                        [](RankContext& rank) {
+                          Doubled store(&rank.store());
+                          if (rank.rank() == 1) store_barrier(store, "b", 1, 2, absl::Seconds(1));
+                        })
+                  .text(),
+              HasSubstr("timed out after 1s: missing rank 0 of 2"));
+}
+
+// Keeps some keys in another store.
+class Divided final : public Store {
+ public:
+  Divided(Store* store, Store* arrivals) : Store(store), store_(*store), arrivals_(*arrivals) {}
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
+    return (absl::StrContains(sv(call.key()), "/arrived") ? arrivals_ : store_).execute(call);
+  }
+  std::string_view kind() const override { return "Divided"; }
+
+ private:
+  Store& store_;
+  Store& arrivals_;
+};
+
+TEST(OwnStoreTest, ABarrierWhoseArrivalsLieElsewhereNamesNobodyWrongly) {
+  HashStore arrivals;
+  const RunReport report = run_world({.world_size = 3, .schedule = Schedule::seeded(1)}, [&](RankContext& rank) {
+    Divided store(&rank.store(), &arrivals);
+    if (rank.rank() < 2) store_barrier(store, "b", rank.rank(), 3);
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n  ranks 0-1 wait in store_barrier \"b\" ["),
+                                   Not(HasSubstr("missing")), Not(HasSubstr("cycle"))));
+}
+
+TEST(PrefixStoreTest, KeysThatAreOfNoUseLetNobodyElsesBeListed) {
+  using Op = StoreCall::Op;
+  const auto all = std::make_shared<HashStore>();
+  all->set("other", "");
+  PrefixStore prefix("p", all);
+  prefix.set("own", "");
+  const std::vector<std::string_view> two = {"x", "y"};
+  for (const size_t keys : {0, 1, 2}) {
+    const StoreCall call{.op = Op::kListKeys, .keys = absl::MakeSpan(two).first(keys)};
+    EXPECT_THAT(prefix.execute(call)->values, ElementsAre("own")) << keys;
+  }
+}
+
 TEST(OwnStoreTest, ABarrierOfVeryManyTellsTheMissingInFewWords) {
   HashStore store;
   const int most = std::numeric_limits<int>::max();

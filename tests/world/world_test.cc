@@ -618,6 +618,47 @@ TEST_P(WorldTest, WhatAForgottenHookOfTheEndHoldsMayCallTheWorld) {
   EXPECT_THAT(ran, ElementsAre("the later one"));
 }
 
+// An object whose hook of the end is forgotten with it, and goes in an earlier hook.
+TEST_P(WorldTest, AHookOfTheEndMayForgetALaterOne) {
+  std::vector<std::string> ran;
+  World world(GetParam().options(2));
+  int64_t later = 0;
+  world.at_end([&] {
+    ran.push_back("the first");
+    world.forget_at_end(later);
+    world.at_end([&] { ran.push_back("of the second round"); });
+  });
+  later = world.at_end([&] { ran.push_back("the forgotten one"); });
+  world.at_end([&] { ran.push_back("the last"); });
+  world.run([](RankContext&) {}).throw_if_failed();
+  EXPECT_THAT(ran, ElementsAre("the first", "the last", "of the second round"));
+}
+
+// Listeners that the destructor of a rank's exception leaves go while the world is whole.
+TEST_P(WorldTest, AnExceptionThatLeavesAListenerAtTheEnd) {
+  struct Exception {
+    explicit Exception(World* world, bool* whole) : world(*world), whole(*whole) {}
+    Exception(const Exception&) = delete;
+    Exception& operator=(const Exception&) = delete;
+    ~Exception() {
+      world.on_abort([held = std::make_shared<AtLast>([this_world = &world, seen = &whole] {
+                        const int64_t hook = this_world->at_end([] {});
+                        *seen = this_world->size() == 2 && hook > 0;
+                      })](const absl::Status&) {});
+    }
+    World& world;
+    bool& whole;
+  };
+  bool whole = false;
+  {
+    World world(GetParam().options(2));
+    (void)world.run([&](RankContext& rank) {
+      if (rank.rank() == 0) throw std::make_shared<Exception>(&world, &whole);
+    });
+  }
+  EXPECT_TRUE(whole);
+}
+
 TEST_P(WorldTest, WhatAWatchedValueHeldMayCallTheWorldWhenAnotherIsSet) {
   std::atomic<int> gone = 0;
   Watched<std::shared_ptr<AtLast>> watched;

@@ -205,6 +205,32 @@ TEST(CustomGroupTest, OverridesItsAttributesAndTheirSetters) {
   EXPECT_EQ(printed.str(), "dummy-attr group py:x: rank 123 of 456");
 }
 
+TEST(CustomGroupTest, RefusesGroupsOfOtherRanks) {
+  class Stranger final : public ProcessGroup {
+   public:
+    Stranger(RankContext& rank, const std::shared_ptr<const Group>& group)
+        : ProcessGroup(rank, group, {"dir/job.cc", 41}) {}
+    Stranger(const std::shared_ptr<const Group>& group, int rank) : ProcessGroup(group, rank, {"dir/job.cc", 42}) {}
+    absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
+  };
+  const auto one = std::make_shared<const Group>(7, "x", 1);
+  const RunReport report = run_world({.world_size = 2}, [&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      init_process_group(
+          rank, {.make = [&](RankContext& context, const auto&) { return std::make_shared<Stranger>(context, one); }});
+    } else {
+      Stranger stranger(rank, one);
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("InvalidArgument: ProcessGroup: rank 1 is no member of group x, want one of its "
+                                       "ranks [job.cc:41]"));
+  for (const int rank : {-1, 1}) {
+    EXPECT_THAT(error_of([&] { Stranger stranger(one, rank); }),
+                HasSubstr(absl::StrCat("a group of size 1 with rank ", rank,
+                                       ", want size >= 1 and 0 <= rank < size [job.cc:42]")));
+  }
+}
+
 TEST(CustomGroupTest, AbortAndShutdownDoNothingByDefault) {
   DummyAttributes group;
   group.abort();

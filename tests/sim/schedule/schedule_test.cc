@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rankloom/error.h"
@@ -99,6 +100,18 @@ TEST(ScheduleTest, AReplayHoldsItsTrace) {
   ASSERT_NE(copy.trace(), nullptr);
   EXPECT_EQ(*copy.trace(), trace);
   EXPECT_EQ(Schedule::fifo().trace(), nullptr);
+}
+
+TEST(ScheduleTest, OneThatWasMovedFromIsAsBefore) {
+  Trace trace;
+  trace.set_schedule("seeded:7");
+  trace.add({.what = trace.intern("yield"), .rank = 1, .size = 2, .value = 0});
+  Schedule replay = Schedule::replay(trace);
+  const Schedule taken = std::move(replay);
+  EXPECT_EQ(*taken.trace(), trace);
+  ASSERT_NE(replay.trace(), nullptr);  // NOLINT(bugprone-use-after-move): that is the question
+  EXPECT_EQ(replay.recorded().text(), "seeded:7");
+  EXPECT_TRUE(replay.explores());
 }
 
 }  // namespace
