@@ -12,6 +12,7 @@
 #include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/close_records.h"
+#include "collectives/work/stream_work.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
@@ -69,8 +70,9 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   Work whole;
   try {
     whole = front_->submit(call, all, code);
-  } catch (const DistError& error) {
-    end_now(error.status());
+  } catch (...) {
+    const std::string who = absl::StrCat("rank ", global_rank(), ", group ", front_->name_, ", coalesced");
+    end_now(internal::caught(who, code, []() -> absl::Status { throw; }));
     throw;
   }
   WorkState* const state = WorkState::of(whole);

@@ -15,7 +15,7 @@ absl::Status PartWork::wait(absl::Duration timeout, bool timeout_is_default, Cod
   }
   if (absl::Status s = waitable(); !s.ok()) return s;
   // A part that was never issued may have been ended by another thread since.
-  WorkState* const whole = WorkState::of(whole_);
+  const std::shared_ptr<WorkState> whole = this->whole();
   return whole != nullptr ? whole->wait(timeout, timeout_is_default, code) : status();
 }
 
@@ -26,12 +26,13 @@ absl::Status PartWork::waitable() const {
 }
 
 void PartWork::await_whole() const {
-  if (const WorkState* const whole = WorkState::of(whole_); whole != nullptr) await_end_of(*whole);
+  if (const std::shared_ptr<WorkState> whole = this->whole(); whole != nullptr) await_end_of(*whole);
 }
 
 void PartWork::issued(Work whole) {
   whole_ = std::move(whole);
-  if (WorkState* const state = WorkState::of(whole_); state != nullptr) learned_with(*state);
+  state_of_whole_ = WorkState::shared(whole_);
+  if (state_of_whole_ != nullptr) learned_with(*state_of_whole_);
   touched(Access::kCommute);  // the wait() of another rank may have come before
   if ((came_.fetch_or(kIssued, std::memory_order_acq_rel) & kDropped) != 0) let_go_of_whole();
 }

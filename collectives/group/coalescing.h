@@ -39,9 +39,12 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
   // By the part's rank, so that wait() needs no lock. Handles may go meanwhile on other threads.
   void issued(Work whole);
   void dropped() noexcept override;
-  std::shared_ptr<WorkState> whole() const override { return WorkState::shared(whole_); }
+  // Null before issued(), and if the calls were done when they were issued, or never were.
+  std::shared_ptr<WorkState> whole() const override {
+    return (came_.load(std::memory_order_acquire) & kIssued) != 0 ? state_of_whole_ : nullptr;
+  }
   void await_group_failure() const override {
-    if (const WorkState* const whole = WorkState::of(whole_); whole != nullptr) whole->await_group_failure();
+    if (const std::shared_ptr<WorkState> whole = this->whole(); whole != nullptr) whole->await_group_failure();
   }
 
  protected:
@@ -60,7 +63,10 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
   const std::vector<TensorView> outputs_;
   // Whichever of issued() and dropped() comes second lets go of the whole. Until then issued() alone touches `whole_`.
   std::atomic<unsigned> came_{0};
-  Work whole_;  // empty, too, if the calls were done when they were issued, or never were
+  Work whole_;
+  // Without a handle on the whole: streams ask on their threads while the rank lets go of the last one. Const from
+  // issued() on.
+  std::shared_ptr<WorkState> state_of_whole_;
 };
 
 // The calls of a member since start_coalescing().

@@ -139,7 +139,7 @@ DeviceMesh init_device_mesh(const std::shared_ptr<ProcessGroup>& base, const std
     fail_mesh(base->global_rank(), mesh.text(), wrong, code);
   internal::GroupFront& front = internal::GroupFront::of(*base);
   const CallScope scope = front.enter("init_device_mesh", code);
-  GroupRequest request = front.request_of(options);
+  GroupRequest request = front.request_of("init_device_mesh", options, code);
   request.kind = GroupRequest::Kind::kMesh;
   request.shape = shape;
   request.dim_names = dim_names;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "sim/faults/fault_injector.h"
+#include "sim/scheduler/call_scope.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
 
@@ -75,15 +77,21 @@ std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<
 }
 
 // Flips a bit of what member `rank` gives to a call that has such a tensor (`reads`).
-void corrupt_input(CollectiveCall& call, int rank) {
+// The owner of a copy that the call has for its first input: the caller's own numbers stay. Null: there is none, or the
+// call keeps it alive. No call does for the copy's sake: its outputs may go before its end.
+std::shared_ptr<const void> corrupt_input(CollectiveCall& call, int rank) {
   CollectiveCall& part = *corruptible(call, rank, When::kBefore);
-  if (part.inputs.empty()) return flip_bit(part.outputs[0]);
-  const bool in_place = !part.outputs.empty() && overlap(part.inputs[0], part.outputs[0]);
-  if (in_place || part.inputs.size() > 1) return flip_bit(part.inputs[0]);
-  auto [copy, owner] = copy_of(part.inputs[0]);  // the caller's own numbers stay
+  const bool in_place = !part.outputs.empty() && (part.inputs.empty() || overlap(part.inputs[0], part.outputs[0]));
+  if (in_place || part.inputs.size() > 1) {
+    flip_bit(part.inputs.empty() ? part.outputs[0] : part.inputs[0]);
+    return nullptr;
+  }
+  auto [copy, owner] = copy_of(part.inputs[0]);
   flip_bit(copy);
   part.inputs = TensorList(copy);
+  if (call.keep_alive == nullptr) return owner;
   call.keep_alive = both(call.keep_alive, std::move(owner));
+  return nullptr;
 }
 
 // Another group's work, with what goes wrong once it is done.
@@ -111,6 +119,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   void watch() { inner_->when_done(tell(weak_from_this(), &WorkState::complete)); }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
+    if (settled("wait", code)) return status();  // no fault strikes after the end of the world
+    const CallScope call(world_ref(), [&] { return called("wait", code); });
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
     if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
     touched_by_strike();
@@ -252,25 +262,36 @@ absl::StatusOr<Work> FaultGroup::execute_once(CollectiveCall&& call, const std::
   };
   const bool sends = call.op == OpType::kSend;
   if (sends && asked(Kind::kDrop)) return Work();
+  std::shared_ptr<const void> copy;
   if (any_of(faults, Kind::kCorrupt, When::kBefore) || any_of(faults, Kind::kCorrupt, When::kInside))
-    corrupt_input(call, ProcessGroup::rank());
+    copy = corrupt_input(call, ProcessGroup::rank());
+  const auto execute = [&] {
+    absl::StatusOr<Work> work = inner_->execute(std::move(call));
+    if (copy != nullptr && work.ok()) {
+      injector_->keep(std::move(copy), [state = std::weak_ptr(WorkState::shared(*work))] {
+        const std::shared_ptr<WorkState> here = state.lock();
+        return here == nullptr || here->is_over();
+      });
+    }
+    return work;
+  };
   if (sends && asked(Kind::kDuplicate)) {
     CollectiveCall again;
-    auto [copy, owner] = copy_of(call.inputs[0]);
+    auto [twice, owner] = copy_of(call.inputs[0]);
     again.op = call.op;
-    again.inputs = TensorList(copy);
+    again.inputs = TensorList(twice);
     again.peer = call.peer;
     again.tag = call.tag;
     again.code = call.code;
     again.keep_alive = std::move(owner);
-    absl::StatusOr<Work> first = inner_->execute(std::move(call));
+    absl::StatusOr<Work> first = execute();
     if (first.ok()) {
       const absl::StatusOr<Work> second = inner_->execute(std::move(again));
       if (!second.ok()) return second.status();
     }
     return first;
   }
-  return inner_->execute(std::move(call));
+  return execute();
 }
 
 std::shared_ptr<ProcessGroup> with_faults(RankState& rank, std::shared_ptr<ProcessGroup> group) {

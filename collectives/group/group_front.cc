@@ -141,7 +141,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   record(call, memo);
   const int64_t record_id = call.way.record_id;
   absl::StatusOr<Work> work =
-      call.stream == nullptr ? handle_.execute(std::move(call)) : call.stream->issue(handle_, std::move(call));
+      call.stream == nullptr ? handle_.execute(std::move(call)) : issue_on_stream(std::move(call));
   if (!work.ok()) [[unlikely]]
     end_refused(row.op, code, numbered, record_id, work.status());
   if (record_id >= 0) {
@@ -150,6 +150,15 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
       close_record(record_id, state);
   }
   return *std::move(work);
+}
+
+[[gnu::noinline]] absl::StatusOr<Work> GroupFront::issue_on_stream(CollectiveCall&& call) {
+  Stream* const stream = call.stream;
+  try {
+    return stream->issue(handle_, std::move(call));
+  } catch (const DistError& error) {  // one of another rank, or of a world that has ended
+    return error.status();
+  }
 }
 
 void GroupFront::queued_on_stream(const std::shared_ptr<WorkState>& work) {

@@ -78,13 +78,15 @@ class GroupFront : public Kept {
   }
 
   // A call that waits in a stream for its turn, which destroy_process_group() waits for; shutdown() does not.
+  // The answer of the call's stream, as execute() gives one.
+  absl::StatusOr<Work> issue_on_stream(CollectiveCall&& call);
   void queued_on_stream(const std::shared_ptr<WorkState>& work);
   // Waits until streams have made this member's calls and these are done, as long as the calls' own timeouts say.
   // Returns the first error.
   absl::Status await_streams(CodeSite code);
 
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
-  GroupRequest request_of(const GroupOptions& options);
+  GroupRequest request_of(const char* op, const GroupOptions& options, CodeSite code);
   void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options,
                                            CodeSite code);

@@ -45,8 +45,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<co
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, const GroupOptions& options,
                                                       CodeSite code) {
   const CallScope scope = front_->enter("new_group", code);
-  front_->need_own_rank("new_group", code);  // before the handle counts the request
-  GroupRequest request = front_->request_of(options);
+  GroupRequest request = front_->request_of("new_group", options, code);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
   front_->agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
@@ -62,8 +61,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const GroupOptions& option
 std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, const GroupOptions& options,
                                                         CodeSite code) {
   const CallScope scope = front_->enter("split_group", code);
-  front_->need_own_rank("split_group", code);
-  GroupRequest request = front_->request_of(options);
+  GroupRequest request = front_->request_of("split_group", options, code);
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
   request.key = key;
@@ -89,7 +87,8 @@ void destroy_process_group(const std::shared_ptr<ProcessGroup>& group, CodeSite 
 
 namespace internal {
 
-GroupRequest GroupFront::request_of(const GroupOptions& options) {
+GroupRequest GroupFront::request_of(const char* op, const GroupOptions& options, CodeSite code) {
+  need_own_rank(op, code);  // before the handle counts the request
   GroupRequest request;
   request.world = rank_state_ != nullptr ? &rank_state_->world() : nullptr;
   request.parent = group_.get();

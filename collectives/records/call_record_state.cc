@@ -126,16 +126,33 @@ int CallRecordState::Kind::group() const { return static_cast<int>(key[kGroupWor
 // ---- works
 
 struct CallRecordState::Owner {
+  explicit Owner(CallRecordState* of) : record(of) {}
+
+  // See CallRecordState::used(). Works outlive the record.
+  void used() {
+    const Task* const task = Task::current();
+    if (task == nullptr || (task->record == nullptr && task->inner == nullptr)) [[likely]]
+      return;
+    StepRecord* const told = name.record();
+    if (told == nullptr) return;
+    if (!explored_by.has_value()) explored_by = task->info.rank;
+    if (*explored_by != task->info.rank) told->uncovered("a CallRecord that several ranks use");
+  }
+
   CallRecordState* record;  // null: it is gone
+  ObjectName name;
+  std::optional<int> explored_by;  // explored runs: the rank that used it first
 };
 
 class CallRecordState::RecordedWork final : public WorkState {
  public:
   explicit RecordedWork(std::shared_ptr<Owner> owner) : owner_(std::move(owner)) { complete(absl::OkStatus()); }
   ~RecordedWork() override {
+    owner_->used();
     if (owner_->record != nullptr) owner_->record->release_buffers(*this);
   }
   absl::Status wait(absl::Duration, bool, CodeSite) override {
+    owner_->used();
     if (owner_->record != nullptr) owner_->record->waited(*this);
     return absl::OkStatus();
   }
@@ -155,10 +172,14 @@ class CallRecordState::RecordedWork final : public WorkState {
   const std::shared_ptr<Owner> owner_;
 };
 
-CallRecordState::CallRecordState(CostModel with)
-    : model(std::move(with)), owner_(std::make_shared<Owner>(Owner{this})) {}
+CallRecordState::CallRecordState(CostModel with) : model(std::move(with)), owner_(std::make_shared<Owner>(this)) {}
 
 CallRecordState::~CallRecordState() { owner_->record = nullptr; }
+
+CallRecordState& CallRecordState::used() {
+  owner_->used();
+  return *this;
+}
 
 void CallRecordState::release_buffers(RecordedWork& work) { live_bytes -= std::exchange(work.buffer_bytes, 0); }
 
@@ -170,17 +191,6 @@ void CallRecordState::waited(RecordedWork& work) {
 }
 
 // ---- adding
-
-CallRecordState& CallRecordState::used() {
-  const Task* const task = Task::current();
-  if (task == nullptr || (task->record == nullptr && task->inner == nullptr)) [[likely]]
-    return *this;
-  if (StepRecord* const record = name_.record(); record != nullptr) {
-    if (!explored_by_.has_value()) explored_by_ = task->info.rank;
-    if (*explored_by_ != task->info.rank) record->uncovered("a CallRecord that several ranks use");
-  }
-  return *this;
-}
 
 int CallRecordState::add_group(const std::shared_ptr<const Group>& group, int rank) {
   static constexpr std::string_view kMesh = "mesh_";

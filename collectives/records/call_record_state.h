@@ -117,8 +117,6 @@ struct CallRecordState {
   std::vector<std::string> compute_names_;
   std::shared_ptr<RecordedWork> last_work_;  // used again once nobody else has it
   std::shared_ptr<Owner> owner_;             // how works find this record, if it is still there
-  ObjectName name_;
-  std::optional<int> explored_by_;  // explored runs: the rank that used it first
 };
 
 }  // namespace rankloom::internal

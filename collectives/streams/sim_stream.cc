@@ -172,12 +172,15 @@ void SimStream::Queue::push(Item item) {
   const char* const what = item.what;
   const CodeSite code = item.code;
   check_rank(what, code);
+  bool begins = false;
   {
     RankMutexLock lock(&mu);
     items.push_back(std::move(item));
-    if (!std::exchange(draining, true))
-      scheduler.spawn({.rank = rank, .kind = TaskKind::kStream}, [self = shared_from_this()] { self->drain(); });
+    begins = !std::exchange(draining, true);
   }
+  // Without the lock: at the end of a world the body runs here.
+  if (begins)
+    scheduler.spawn({.rank = rank, .kind = TaskKind::kStream}, [self = shared_from_this()] { self->drain(); });
   // Not before: the stream may be through with the item when the caller goes on.
   point(what, code);
 }
@@ -386,6 +389,8 @@ absl::Status SimStream::status() const {
 absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call) {
   const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
+  const CallScope scope(queue_->world, [&] { return queue_->called(op, code); });
+  queue_->check_rank(op, code);
   const std::shared_ptr<StreamCall> held =
       StreamCall::make(queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_);
   Work work = WorkState::handle(held->outer());

@@ -175,8 +175,14 @@ absl::Status ThreadedProcessGroup::execute_again(const CallPlace& place, Work* w
 }
 
 const std::shared_ptr<Mailbox>& ThreadedProcessGroup::mailbox() {
-  if (mailbox_ == nullptr) [[unlikely]]
-    mailbox_ = core_->mailbox();
+  if (!has_mailbox_.load(std::memory_order_acquire)) [[unlikely]] {
+    // A thread of a stream may come here beside the rank.
+    std::shared_ptr<Mailbox> of_all = core_->mailbox();
+    std::call_once(mailbox_once_, [&] {
+      mailbox_ = std::move(of_all);
+      has_mailbox_.store(true, std::memory_order_release);
+    });
+  }
   return mailbox_;
 }
 
@@ -218,7 +224,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   const CallScope call = front().enter("shutdown", code);
   point_of_caller(Site{.what = "shutdown", .code = code, .group = group()->name()});
   std::vector<std::shared_ptr<WorkState>> works = rendezvous_->unfinished(ProcessGroup::rank());
-  if (mailbox_ != nullptr) {
+  if (has_mailbox_.load(std::memory_order_acquire)) {
     for (std::shared_ptr<Message>& message : mailbox_->unfinished(ProcessGroup::rank()))
       works.push_back(std::move(message));
   }
@@ -234,7 +240,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
     op = work->op();
   }
   rendezvous_->await_completing();
-  if (mailbox_ != nullptr) mailbox_->await_moves(ProcessGroup::rank());
+  if (has_mailbox_.load(std::memory_order_acquire)) mailbox_->await_moves(ProcessGroup::rank());
   close_outputs();
   ProcessGroup::shutdown(code);
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -82,7 +84,9 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   const std::shared_ptr<Rendezvous> rendezvous_;  // the core's
   // The core's; null until this member sends or receives.
   const std::shared_ptr<Mailbox>& mailbox();
-  std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<Mailbox> mailbox_;  // once there is one
+  std::once_flag mailbox_once_;
+  std::atomic<bool> has_mailbox_{false};
   const size_t eager_bytes_;
   const std::optional<GroupOptions::Rooted> rooted_;
   const bool

@@ -31,9 +31,9 @@ void Work::release() noexcept {
     // Nothing is told of which handle goes last, which matters where ranks share one.
     if (const Task* const task = Task::current();
         task != nullptr && (task->record != nullptr || task->inner != nullptr)) [[unlikely]] {
-      if (state_->world_ref().known() && !state_->world_ref().has(task))
-        ObjectName::uses_outer();
-      else if (task->record != nullptr && state_->rank() >= 0 && task->info.rank != state_->rank())
+      const bool elsewhere = state_->world_ref().known() && !state_->world_ref().has(task);
+      if (elsewhere) ObjectName::uses_outer();
+      if (task->record != nullptr && (elsewhere || (state_->rank() >= 0 && task->info.rank != state_->rank())))
         task->record->uncovered("a handle of a work that another rank lets go");
     }
     return;

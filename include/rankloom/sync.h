@@ -132,7 +132,7 @@ class CondVar final {
 
 // A value in memory that ranks share beside the store and the collectives: a global, what a lambda captured. Each
 // access is a scheduling point, and an exhaustive search sees it; what it does not see it cannot reorder.
-// Thread-safety: all methods; each is atomic by itself.
+// Thread-safety: all methods; each is atomic by itself. T's copies and moves must use nothing of rankloom's.
 template <typename T>
 class Watched final {
  public:

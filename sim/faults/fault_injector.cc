@@ -1,6 +1,7 @@
 #include "sim/faults/fault_injector.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -152,6 +153,18 @@ void FaultInjector::struck(const Fault& fault) {
     matched.struck = true;
     matched.due = {};
   }
+}
+
+void FaultInjector::keep(std::shared_ptr<const void> memory, absl::AnyInvocable<bool()> over) {
+  std::vector<Kept> kept;
+  {
+    RankMutexLock lock(&mu_);
+    kept.swap(kept_);
+  }
+  std::erase_if(kept, [](Kept& each) { return each.over(); });  // without the lock: a call may go with its question
+  kept.push_back({.memory = std::move(memory), .over = std::move(over)});
+  RankMutexLock lock(&mu_);
+  std::move(kept.begin(), kept.end(), std::back_inserter(kept_));
 }
 
 absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite code) {

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "rankloom/error.h"
 #include "rankloom/faults.h"
@@ -40,6 +42,8 @@ class FaultInjector {
   std::vector<Fault> at(const Call& call);
   // One of these has come to happen.
   void struck(const Fault& fault);
+  // Holds memory that a fault made for a call until `over` says that the call has ended, or the world ends.
+  void keep(std::shared_ptr<const void> memory, absl::AnyInvocable<bool()> over);
   // Does what is the same for all calls: crash, hang, delay, and a store's timeout. A crash unwinds the rank. Errors:
   // what the call fails with; for a hang, the cause of the abort that ended it.
   absl::Status act(const Fault& fault, const Call& call, CodeSite code);
@@ -57,6 +61,10 @@ class FaultInjector {
     bool struck = false;
     bool offered = false;  // to the schedule, which chooses
   };
+  struct Kept {
+    std::shared_ptr<const void> memory;
+    absl::AnyInvocable<bool()> over;
+  };
   const FaultPlan plan_;
   Scheduler* const scheduler_;
   const std::function<void(int, const std::string&)> crash_;
@@ -65,6 +73,7 @@ class FaultInjector {
   std::vector<Matched> matched_ ABSL_GUARDED_BY(mu_);            // [fault of the plan]
   std::set<std::string, std::less<>> ops_ ABSL_GUARDED_BY(mu_);  // of all calls
   std::vector<Fault> happened_ ABSL_GUARDED_BY(mu_);
+  std::vector<Kept> kept_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rankloom::internal

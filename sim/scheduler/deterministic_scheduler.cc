@@ -951,7 +951,7 @@ std::vector<Task*> DeterministicScheduler::parked_tasks() const {
 
 bool DeterministicScheduler::await_outside(StateLock& lock) {
   const int64_t now = now_ns();
-  const int64_t next = real_time_passes(outside_.load(std::memory_order_acquire)) ? next_timer_ns() : Deadline::kNever;
+  const int64_t next = real_time_passes(outside_.load(std::memory_order_acquire)) ? next_due_ns() : Deadline::kNever;
   const int64_t since = monotonic_ns();
   const int64_t until = next == Deadline::kNever ? next : saturating_add(since, next - now);
   mover_sleeps_.store(true, std::memory_order_relaxed);
@@ -1105,6 +1105,15 @@ void DeterministicScheduler::take_out_timer() {
 int64_t DeterministicScheduler::next_timer_ns() {
   while (!timers_.empty() && !alive(timers_.front())) take_out_timer();
   return timers_.empty() ? Deadline::kNever : timers_.front().at_ns;
+}
+
+int64_t DeterministicScheduler::next_due_ns() {
+  int64_t at_ns = next_timer_ns();
+  if (at_ns == Deadline::kNever || weak_floor_ns_ > at_ns) return at_ns;
+  for (const Task* task : live_tasks()) {
+    if (task->state == Task::State::kParked && task->timer == 0) at_ns = std::min(at_ns, task->deadline_ns);
+  }
+  return at_ns;
 }
 
 bool DeterministicScheduler::advance_clock() {

@@ -201,6 +201,8 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   bool advance_clock();
   // The earliest own deadline; Deadline::kNever: there is none.
   int64_t next_timer_ns();
+  // When advance_clock() would let somebody time out: then, or at an earlier default timeout.
+  int64_t next_due_ns();
   void take_out_timer();
   void forget_dead_timers();
   void drain_inbox();

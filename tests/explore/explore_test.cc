@@ -133,6 +133,7 @@ TEST(ExploreOnFibersTest, WorksThatRanksShareAreDoubted) {
 struct LentToOthers {
   Watched<std::shared_ptr<ProcessGroup>> group;
   Watched<std::shared_ptr<CallRecord>> record;
+  Watched<Work> work;
   Latch lent{1}, used{1};
 };
 ExploreReport explore_lent(absl::FunctionRef<void(RankContext&, LentToOthers&)> program) {
@@ -205,6 +206,51 @@ TEST(ExploreOnFibersTest, ARecordThatAnotherRankReadsIsDoubted) {
   });
   EXPECT_FALSE(report.verified) << report.text();
   EXPECT_THAT(report.text(), HasSubstr("a CallRecord that several ranks use"));
+}
+
+TEST(ExploreOnFibersTest, AWorkOfARecordThatAnotherRankWaitsForIsDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 0) {
+      const auto record = std::make_shared<CallRecord>();
+      const auto pg = init_process_group(
+          rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.record = record}, .ranks = {0}});
+      std::vector<float> x(1000);
+      lent.work.set(pg->all_reduce(x));
+      lent.lent.count_down();
+      rank.store().set("x", "");
+      observe(rank, "now", absl::ToInt64Nanoseconds(record->now()));
+    } else {
+      lent.lent.wait();
+      lent.work.get().wait();
+      lent.work.set(Work());
+    }
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("a CallRecord that several ranks use"));
+}
+
+// The work is of a world that a rank ran and that has ended.
+TEST(ExploreOnFibersTest, AWorkOfAWorldWithinThatRanksShareIsDoubted) {
+  const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
+    if (rank.rank() == 0) {
+      Work work;
+      run_world({.world_size = 1, .engine = EngineKind::kFibers}, [&](RankContext& inner) {
+        std::vector<float> x = {1};
+        work = init_process_group(inner)->all_reduce(x);
+        work.wait();
+      });
+      lent.work.set(work);
+      lent.lent.count_down();
+      rank.store().set("x", "");
+      work = Work();
+    } else {
+      lent.lent.wait();
+      Work mine = lent.work.get();
+      lent.work.set(Work());
+    }
+  });
+  EXPECT_FALSE(report.verified) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("a handle of a work that another rank lets go"));
 }
 
 TEST(ExploreOnFibersTest, DrawsOfAnotherRanksRngAreDoubted) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "sim/base/text.h"
+#include "tests/error_of.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
@@ -316,6 +318,62 @@ TEST_P(FaultTest, APartOfACoalescedCallWithAFaultBehindItFreesItsOutput) {
     whole.wait();
   });
   EXPECT_TRUE(report.ok()) << report.text();
+}
+
+// Nothing strikes where no run is: the injector went with the world.
+TEST_P(FaultTest, AWaitAfterTheEndOfTheWorldIsNotStruck) {
+  for (const Kind kind : {Kind::kDelay, Kind::kCorrupt, Kind::kCrash, Kind::kHang, Kind::kAbort}) {
+    std::vector<float> x = {1};
+    Work kept;
+    const RunReport report = run(1, {{.kind = kind, .when = When::kAfter, .by = absl::Seconds(1)}},
+                                 [&](RankContext& rank) { kept = init_process_group(rank)->all_reduce(x); });
+    kept.wait();
+    EXPECT_THAT(x, ElementsAre(1)) << report.text();
+    kept.wait(absl::Seconds(1));
+  }
+}
+
+// A thread of no rank that waits is a helper of the work's rank, for what strikes there, too.
+TEST_P(FaultTest, AThreadOfARankThatWaitsIsStruckAsItsRank) {
+  if (GetParam().engine != EngineKind::kThreads) GTEST_SKIP() << "fibers share one thread";
+  for (const Kind kind : {Kind::kDelay, Kind::kCrash}) {
+    std::string error;
+    const RunReport report =
+        run(1, {{.kind = kind, .when = When::kAfter, .by = absl::Milliseconds(1)}}, [&](RankContext& rank) {
+          std::vector<float> x = {1};
+          Work work = init_process_group(rank)->all_reduce(x);
+          std::thread([&] { error = error_of([&] { work.wait(); }); }).join();
+        });
+    if (kind == Kind::kDelay) {
+      EXPECT_EQ(error, "no error");
+      EXPECT_TRUE(report.ok()) << report.text();
+    } else {
+      EXPECT_THAT(error, HasSubstr("the rank crashed (injected, after the call)"));
+      EXPECT_THAT(report.text(), HasSubstr("the rank crashed (injected, after the call)"));
+    }
+  }
+}
+
+// A corrupt input is a copy, which makes no owner of the call's outputs: the dropped call is taken back.
+TEST_P(FaultTest, ACorruptInputKeepsNoOutputsOfADroppedCall) {
+  const FaultPlan faults = {{.kind = Kind::kCorrupt, .rank = 0, .op = "all_gather_into_tensor"}};
+  const RunReport report = run(2, faults, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> in = {1.0F + static_cast<float>(rank.rank())};
+    if (rank.rank() == 0) {
+      {
+        std::vector<float> out(2);
+        (void)pg->all_gather_into_tensor(out, in);
+      }
+      rank.store().set("gone", "1");
+    } else {
+      rank.store().wait({"gone"});
+      std::vector<float> out(2);
+      pg->all_gather_into_tensor(out, in).wait();
+    }
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("rank 0 failed: group 0, all_gather_into_tensor seq 1: the work was dropped unfinished"));
 }
 
 TEST_P(FaultTest, AnAbortEndsTheGroupForAll) {

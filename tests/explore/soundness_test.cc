@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankloom/device_mesh.h"
 #include "rankloom/error.h"
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
@@ -971,10 +972,16 @@ std::vector<Race> other_ranks_races() {
         shared.group.set(nullptr);
         std::string seen;
         for (const GroupOptions& options : {GroupOptions(), GroupOptions{.ranks = {0}}}) {
-          try {
-            (void)lent->new_group({0}, options);
-          } catch (const DistError& error) {
-            absl::StrAppend(&seen, kind_of(error), " ");
+          for (const bool mesh : {false, true}) {
+            try {
+              if (mesh) {
+                (void)init_device_mesh(lent, {1}, {}, options);
+              } else {
+                (void)lent->new_group({0}, options);
+              }
+            } catch (const DistError& error) {
+              absl::StrAppend(&seen, kind_of(error), " ");
+            }
           }
         }
         shared.go.count_down();

@@ -656,6 +656,26 @@ TEST_F(FileStoreTest, ATimeoutBesideAWaitTakesItsWholeRealTime) {
   other.join();
 }
 
+// A default timeout keeps nothing alive, but passes in its turn: at its own time.
+TEST_F(FileStoreTest, ADefaultTimeoutBesideAWaitPassesAtItsTime) {
+  const auto store = FileStore::open(path_);
+  store->set_timeout(absl::Seconds(100));
+  run_world({.world_size = 3, .engine = EngineKind::kFibers, .timeout = absl::Milliseconds(100)},
+            [&](RankContext& rank) {
+              if (rank.rank() == 0) return (void)store->get("k");
+              if (rank.rank() == 1) {
+                EXPECT_EQ(error_of([&] { rank.store().get("never"); }).kind(), ErrorKind::kTimeout);
+                EXPECT_EQ(rank.now(), absl::Milliseconds(100));
+                rank.sleep_for(absl::Milliseconds(200));
+                return rank.store().set("end", "");
+              }
+              rank.store().wait({"end"}, absl::Seconds(1));
+              EXPECT_EQ(rank.now(), absl::Milliseconds(300));
+              store->set("k", "");
+            })
+      .throw_if_failed();
+}
+
 // Nor do ranks that poll keep those that sleep from waking.
 TEST_F(FileStoreTest, TimePassesBesideAWaitWhileARankPolls) {
   for (const bool acts : {false, true}) {

@@ -14,7 +14,10 @@
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/stream.h"
+#include "rankloom/sync.h"
 #include "rankloom/world.h"
+#include "tests/error_of.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"
 
@@ -228,6 +231,36 @@ TEST_P(CoalescingTest, RefusesWaitAnyBeforeItsEnd) {
     EXPECT_EQ(wait_any(works), 0U);
     EXPECT_THAT(x, ElementsAre(1, 4));
   });
+}
+
+// A user's own group throws: the parts end with the whole.
+TEST_P(CoalescingTest, PartsEndWithAGroupThatThrows) {
+  class Thrower final : public ProcessGroup {
+   public:
+    explicit Thrower(RankContext& rank, const std::shared_ptr<const Group>& group) : ProcessGroup(rank, group) {}
+    absl::StatusOr<Work> execute(CollectiveCall&&) override { throw std::runtime_error("link down"); }
+  };
+  run_world(options(1), [](RankContext& rank) {
+    const auto pg = init_process_group(rank, {.make = [](RankContext& of, const std::shared_ptr<const Group>& group) {
+                                         return std::make_shared<Thrower>(of, group);
+                                       }});
+    std::vector<int32_t> x = {1};
+    pg->start_coalescing();
+    Work part = pg->all_reduce(x);
+    std::string told;
+    Latch called(1);
+    part.then([&](const absl::Status& end) {
+      told = std::string(end.message());
+      called.count_down();
+    });
+    SimStream stream(rank);
+    part.block_current_stream(stream);
+    EXPECT_THROW((void)pg->end_coalescing(), std::runtime_error);
+    EXPECT_THAT(error_of([&] { part.wait(); }), HasSubstr("coalesced threw: link down"));
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("coalesced threw: link down"));
+    called.wait();
+    EXPECT_THAT(told, HasSubstr("coalesced threw: link down"));
+  }).throw_if_failed();
 }
 
 // A user's own group outlives the world, and the callback that it then runs throws.

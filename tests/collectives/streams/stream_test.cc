@@ -297,6 +297,63 @@ TEST_P(StreamTest, SendAndRecvGoThroughStreams) {
   });
 }
 
+// The first messages of a rank, of which a stream's thread makes one beside the rank.
+TEST_P(StreamTest, MessagesOnAStreamAndBesideItGoThrough) {
+  for (int round = 0; round < 20; ++round) {
+    run(2, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      SimStream out(rank), in(rank);
+      const int peer = 1 - rank.rank();
+      std::vector<int32_t> a = {1 + rank.rank()}, b = {0}, c = {5 + rank.rank()}, d = {0};
+      (void)pg->send(a, peer, 1, {.stream = &out});
+      (void)pg->recv(b, peer, 1, {.stream = &in});
+      Work sent = pg->send(c, peer, 2);
+      pg->recv(d, peer, 2).wait();
+      sent.wait();
+      out.synchronize();
+      in.synchronize();
+      EXPECT_THAT(b, ElementsAre(1 + peer));
+      EXPECT_THAT(d, ElementsAre(5 + peer));
+    });
+  }
+}
+
+// Of a stream that is refused nothing is left: the next call has the number that peers expect.
+TEST_P(StreamTest, ACallOnAnotherRanksStreamIsTakenBack) {
+  std::atomic<SimStream*> lent{nullptr};
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    if (rank.rank() == 0) {
+      SimStream stream(rank, "lent");
+      lent = &stream;
+      rank.store().set("lent", "");
+      rank.store().get("tried");
+      lent = nullptr;
+    } else {
+      rank.store().get("lent");
+      EXPECT_THAT(error_of([&] { (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = lent.load()}); }),
+                  HasSubstr("InvalidArgument: rank 0, stream lent: all_reduce was called by rank 1"));
+      rank.store().set("tried", "");
+    }
+    EXPECT_EQ(pg->sequence_number(), 0);
+    pg->all_reduce(x).wait();
+    EXPECT_THAT(x, ElementsAre(3.0F));
+  });
+}
+
+TEST_P(StreamTest, ACallOnAStreamOfAWorldThatHasEndedIsTakenBack) {
+  std::optional<SimStream> old;
+  run(1, [&](RankContext& rank) { old.emplace(rank); });
+  run(1, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    EXPECT_THAT(error_of([&] { (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &*old}); }),
+                HasSubstr("the world has ended"));
+    pg->all_reduce(x).wait();
+  });
+}
+
 TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
