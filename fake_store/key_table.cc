@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/base/exception_text.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -256,7 +257,7 @@ void KeyTable::deliver_filed() {
     try {
       (*event.watch.callback)(event.before, event.after);
     } catch (...) {
-      thrown = std::current_exception();
+      thrown = handled_exception();
     }
     if (record != nullptr) record->leave_memory(event.watch.rank);
     if (thrown != nullptr && !is_others_failure(event.watch, thrown) && own == nullptr) own = thrown;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "harness/coloured_failures.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
@@ -179,7 +180,7 @@ void RankFailures::run_guarded(RankContext& rank, absl::FunctionRef<void(RankCon
     set_up_and_body(rank);
   } catch (const RankSkipped&) {  // the world is aborted already
   } catch (...) {
-    failure = std::current_exception();
+    failure = handled_exception();
     world_->rank_failed(rank.rank(), failure);
   }
   try {

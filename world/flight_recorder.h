@@ -78,8 +78,8 @@ struct FlightFacts {
   int root = -1;        // rank in the group of the root of a collective; below 0: none
   int peer = -1;        // rank in the group of the other side of a point-to-point call; below 0: none, or not known yet
   uint8_t dtype = 0;    // of the first tensor; 0: there is none
-  uint16_t inputs = 0;  // how many of the shapes below are inputs
-  uint16_t outputs = 0;
+  uint32_t inputs = 0;  // how many of the shapes below are inputs
+  uint32_t outputs = 0;
   // Behind those of the outputs, if tensors are not split equally: the splits of the input and of the output, each like
   // a shape.
   FlightShapes shapes;

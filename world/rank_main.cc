@@ -114,7 +114,7 @@ void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankConte
     rank_returned(rank);
   } catch (...) {
     end_if_forked(*scheduler_);
-    rank_failed(rank, std::current_exception());
+    rank_failed(rank, handled_exception());
   }
 }
 
@@ -128,7 +128,7 @@ void WorldState::run_helper(int rank, absl::FunctionRef<void()> body) {
     context(rank).task_returned();
   } catch (...) {
     end_if_forked(*scheduler_);
-    callback_failed(rank, std::current_exception());
+    callback_failed(rank, handled_exception());
   }
 }
 
@@ -148,8 +148,7 @@ void WorldState::run_hook(const char* what, absl::FunctionRef<void()> hook) noex
     if (getpid() != process) end_forked_copy();
     bool relayed = false;
     note(NoteKind::kHook,
-         absl::StrCat(what,
-                      " threw: ", exception_text(/*rank=*/-1, std::current_exception(), absl::OkStatus(), &relayed)));
+         absl::StrCat(what, " threw: ", exception_text(/*rank=*/-1, handled_exception(), absl::OkStatus(), &relayed)));
   }
 }
 

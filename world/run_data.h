@@ -38,8 +38,8 @@ struct RunData {
     int root = -1;
     int tag = 0;
     uint8_t dtype = 0;
-    uint16_t inputs = 0;
-    uint16_t outputs = 0;
+    uint32_t inputs = 0;
+    uint32_t outputs = 0;
     int64_t timeout_ns = -1;
     int64_t wire = -1;  // of a call of a fake rank: the bytes that a ring sends; -1: it is none
     FlightShapes shapes;

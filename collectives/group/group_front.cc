@@ -301,8 +301,8 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
     entry.peer = call.peer;
     entry.tag = call.tag;
     entry.timeout_ns = timeout_ns == Deadline::kNever ? -1 : timeout_ns;
-    entry.inputs = static_cast<uint16_t>(call.inputs.size());
-    entry.outputs = static_cast<uint16_t>(call.outputs.size());
+    entry.inputs = static_cast<uint32_t>(call.inputs.size());
+    entry.outputs = static_cast<uint32_t>(call.outputs.size());
     entry.dtype = 0;
     for (const TensorList* list : {&call.inputs, &call.outputs}) {
       for (const TensorView& tensor : *list) {

@@ -87,7 +87,7 @@ class GroupFront : public Kept {
 
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const char* op, const GroupOptions& options, CodeSite code);
-  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label, CodeSite code);
+  void agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string what, CodeSite code);
   std::shared_ptr<ProcessGroup> make_child(const std::shared_ptr<const Group>& group, const GroupOptions& options,
                                            CodeSite code);
   // The handle that the backend itself makes. Errors: those of make_member(), and InvalidArgument for null.
@@ -153,6 +153,7 @@ class GroupFront : public Kept {
   std::vector<std::weak_ptr<WorkState>> on_streams_;  // those that are done are swept out now and then
   size_t sweep_streams_at_ = 16;
   bool shut_down_ = false;
+  bool ending_ = false;                     // end() is running
   bool left_ = false;                       // end() has run
   bool destroyed_ = false;                  // destroy_process_group() was called for this group itself
   std::unique_ptr<Coalescing> coalescing_;  // between start_coalescing() and end_coalescing()

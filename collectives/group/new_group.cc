@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/group/group_front.h"
@@ -14,6 +15,7 @@
 #include "rankloom/process_group.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/printable.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -27,10 +29,12 @@ namespace {
 
 static_assert(ProcessGroup::kNoColor == GroupRequest::kNoColor);
 
-// The text that members agree on beside the ranks: "NAME, DESCRIPTION".
-std::string label_of(const GroupOptions& options) {
-  const bool both = !options.name.empty() && !options.description.empty();
-  return printable(absl::StrCat(options.name, both ? ", " : "", options.description));
+// The text that members agree on beside the ranks: "WHAT, NAME, DESCRIPTION", of which there may be none.
+std::string label_of(std::string what, const GroupOptions& options) {
+  for (const std::string& part : {options.name, options.description}) {
+    if (!part.empty()) absl::StrAppend(&what, what.empty() ? "" : ", ", printable(part));
+  }
+  return what;
 }
 
 }  // namespace
@@ -48,7 +52,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(std::vector<int> ranks, co
   GroupRequest request = front_->request_of("new_group", options, code);
   std::sort(ranks.begin(), ranks.end());
   request.ranks = std::move(ranks);
-  front_->agree_on(OpType::kNewGroup, &request, options, label_of(options), code);
+  front_->agree_on(OpType::kNewGroup, &request, options, /*what=*/{}, code);
   return request.made.empty() ? nullptr : front_->make_child(request.made[0], options, code);
 }
 
@@ -65,7 +69,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split_group(int color, int key, cons
   request.kind = GroupRequest::Kind::kSplit;
   request.color = color;
   request.key = key;
-  front_->agree_on(OpType::kSplitGroup, &request, options, label_of(options), code);
+  front_->agree_on(OpType::kSplitGroup, &request, options, /*what=*/{}, code);
   return request.made.empty() ? nullptr : front_->make_child(request.made[0], options, code);
 }
 
@@ -98,12 +102,12 @@ GroupRequest GroupFront::request_of(const char* op, const GroupOptions& options,
   return request;
 }
 
-void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string label,
+void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string what,
                           CodeSite code) {
   CollectiveCall call;
   call.op = op;
   call.way.request = request;
-  call.label = std::move(label);
+  call.label = label_of(std::move(what), options);
   // Of the new group, but refused before there is one.
   if (!options.ranks.empty()) {
     fail(call, invalid_argument(who(call),
@@ -159,20 +163,23 @@ std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const
 }
 
 void GroupFront::end(CodeSite code) {
+  // A group may be its own descendant: GroupOptions::make gives what it likes to.
+  if (std::exchange(ending_, true)) return;
+  const absl::Cleanup ended = [this] { ending_ = false; };
   std::exception_ptr first;
   const auto attempt = [&first](absl::FunctionRef<void()> step) {
     try {
       step();
     } catch (...) {
-      if (first == nullptr) first = std::current_exception();
+      if (first == nullptr) first = handled_exception();
     }
   };
   // Groups that were made last, first: they may be in use still.
-  for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
-    if (const std::shared_ptr<ProcessGroup> group = child->lock(); group != nullptr)
-      attempt([&] { of(*group).end(code); });
+  while (!children_.empty()) {  // to which a callback may add meanwhile
+    const std::shared_ptr<ProcessGroup> group = children_.back().lock();
+    children_.pop_back();
+    if (group != nullptr) attempt([&] { of(*group).end(code); });
   }
-  children_.clear();
   drop_coalescing();
   // Calls on streams may end, or be made, before they are looked for.
   if (!on_streams_.empty())

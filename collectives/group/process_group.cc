@@ -245,9 +245,9 @@ void ProcessGroup::monitored_barrier(std::optional<absl::Duration> timeout, bool
   const CallScope scope = front_->enter("monitored_barrier", code);
   NewCall call(*front_, OpType::kMonitoredBarrier);
   if (!label.empty()) call->label = printable(std::string(label));
-  if (const absl::Duration own = timeout.value_or(front_->timeout_);
-      wait_all_ranks && front_->scheduler_ != nullptr && own < absl::InfiniteDuration()) {
-    call->way.wait_until_ns = front_->scheduler_->now_ns() + absl::ToInt64Nanoseconds(own);
+  if (wait_all_ranks && front_->scheduler_ != nullptr) {
+    const absl::Duration own = timeout.value_or(front_->timeout_);
+    call->way.wait_until_ns = Deadline::after(front_->scheduler_->now_ns(), own, /*weak=*/false).at_ns;
   }
   call.submit({.timeout = timeout}, code).wait(code);
 }

@@ -42,6 +42,7 @@
 #include "rankloom/version.h"
 #include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
@@ -425,7 +426,7 @@ RunReport run_on_processes(MPI_Comm processes, WorldOptions options, int ranks_p
         const ProgramScope own;
         program(context);
       } catch (...) {
-        failure = std::current_exception();
+        failure = handled_exception();
       }
       world.detach(failure, code);
       world.await_helpers();

@@ -1,6 +1,7 @@
 #include "collectives/records/call_record_state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <limits>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/records/cost_model.h"
 #include "collectives/work/work_state.h"
+#include "sim/base/forked_run.h"
 #include "sim/base/saturating.h"
 
 namespace rankloom::internal {
@@ -139,7 +141,22 @@ struct CallRecordState::Owner {
     if (*explored_by != task->info.rank) told->uncovered("a CallRecord that several ranks use");
   }
 
+  // Takes the record for a call, or for the end of a work: a thread of a stream makes calls beside the rank.
+  class Turn {
+   public:
+    explicit Turn(Owner* owner) : busy_(owner->busy) {
+      for (WaitTurns turns; busy_.exchange(true, std::memory_order_acquire);) turns.next();
+    }
+    ~Turn() { busy_.store(false, std::memory_order_release); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    std::atomic<bool>& busy_;
+  };
+
   CallRecordState* record;  // null: it is gone
+  std::atomic<bool> busy = false;
   ObjectName name;
   std::optional<int> explored_by;  // explored runs: the rank that used it first
 };
@@ -149,10 +166,12 @@ class CallRecordState::RecordedWork final : public WorkState {
   explicit RecordedWork(std::shared_ptr<Owner> owner) : owner_(std::move(owner)) { complete(absl::OkStatus()); }
   ~RecordedWork() override {
     owner_->used();
+    const Owner::Turn turn(owner_.get());
     if (owner_->record != nullptr) owner_->record->release_buffers(*this);
   }
   absl::Status wait(absl::Duration, bool, CodeSite) override {
     owner_->used();
+    const Owner::Turn turn(owner_.get());
     if (owner_->record != nullptr) owner_->record->waited(*this);
     return absl::OkStatus();
   }
@@ -274,7 +293,10 @@ CallRecordState::Entry& CallRecordState::issue(const CollectiveCall& call, int g
 }
 
 Work CallRecordState::add(const CollectiveCall& call, int group) {
+  std::shared_ptr<RecordedWork> before;  // goes after the turn, which its end takes
+  const Owner::Turn turn(owner_.get());
   if (last_work_ == nullptr || last_work_.use_count() > 1) {
+    before = std::move(last_work_);
     last_work_ = std::make_shared<RecordedWork>(owner_);
   } else {
     release_buffers(*last_work_);
@@ -304,6 +326,7 @@ Work CallRecordState::add(const CollectiveCall& call, int group) {
 }
 
 void CallRecordState::compute(int64_t duration_ns, std::string_view name) {
+  const Owner::Turn turn(owner_.get());
   auto at = std::find(compute_names_.begin(), compute_names_.end(), name);
   if (at == compute_names_.end()) at = compute_names_.insert(at, std::string(name));
   const uint32_t kind = kind_of_key({kCompute, at - compute_names_.begin()});
@@ -321,7 +344,7 @@ void CallRecordState::clear() {
   for (Kind& kind : kinds) kind.calls = kind.total_ns = 0;
   // Works of forgotten calls have nothing to settle any more.
   owner_->record = nullptr;
-  owner_ = std::make_shared<Owner>(Owner{this});
+  owner_ = std::make_shared<Owner>(this);
   last_work_ = nullptr;
   live_bytes = 0;
   peak_bytes = 0;

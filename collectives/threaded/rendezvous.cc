@@ -113,10 +113,13 @@ bool CollectiveWork::take_back(const Withdrawal& why, const absl::Status& ended)
 void CollectiveWork::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code,
                                  absl::Status* waited) {
   while (!is_completed() && error_kind(*waited) == ErrorKind::kTimeout) {
-    const int64_t longer_ns = rendezvous_->wait_until_ns(call_.seq) - scheduler()->now_ns();
+    const int64_t until_ns = rendezvous_->wait_until_ns(call_.seq);
+    const int64_t longer_ns = until_ns - scheduler()->now_ns();
     if (longer_ns <= 0) break;  // nobody else's time runs
-    *timeout += absl::Nanoseconds(longer_ns);
-    *waited = await(absl::Nanoseconds(longer_ns), timeout_is_default, code);
+    const absl::Duration longer =
+        until_ns == Deadline::kNever ? absl::InfiniteDuration() : absl::Nanoseconds(longer_ns);
+    *timeout += longer;
+    *waited = await(longer, timeout_is_default, code);
   }
 }
 
@@ -576,7 +579,8 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
                     {
                       ObservedMutexLock lock(&self->mu_);
                       self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
-                      if (slot->seq != seq || slot->state == Slot::State::kRunning) return;
+                      // In the free gear the group may have failed meanwhile, and the slot be about to end.
+                      if (self->find(seq) != slot || slot->state == Slot::State::kRunning) return;
                       CollectiveWork* const mine = slot->states[rank].get();
                       if (mine == nullptr || mine->served_ || !self->root_serves(*slot, rank)) return;
                       if (self->record_ != nullptr) {

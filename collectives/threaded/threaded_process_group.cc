@@ -189,6 +189,9 @@ const std::shared_ptr<Mailbox>& ThreadedProcessGroup::mailbox() {
 void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
   if (!alive || front().world_ref().ended()) return;  // all that was on its way ends with the world
+  // Refused, as their calls are: the thread of the fibers has no locks against others.
+  if (Task::current() == nullptr && front().scheduler()->options().engine == EngineKind::kFibers)
+    (void)front().enter("abort", code);
   // Not of a task of another world, for which the pin keeps this one.
   const bool own = front().world_ref().has(Task::current());
   const Site site{.what = "abort", .code = code, .group = group()->name()};

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "sim/base/exception_text.h"
 #include "sim/base/task.h"
 #include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
@@ -37,7 +38,7 @@ struct Completion::Nest {
         action();
         action = nullptr;
       } catch (...) {
-        if (thrown == nullptr) thrown = std::current_exception();
+        if (thrown == nullptr) thrown = handled_exception();
       }
     }
     --depth;

@@ -12,6 +12,7 @@
 #include "rankloom/world.h"
 #include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/require.h"
 #include "sim/base/site_text.h"
@@ -114,7 +115,7 @@ std::exception_ptr Work::exception(CodeSite code) const {
   try {
     check(state_->status());
   } catch (...) {
-    return std::current_exception();
+    return handled_exception();
   }
   return nullptr;
 }
@@ -214,7 +215,7 @@ void wait_all(std::span<Work> works, CodeSite code) {
     try {
       work.wait(code);
     } catch (const DistError&) {
-      if (first == nullptr) first = std::current_exception();
+      if (first == nullptr) first = handled_exception();
     }
   }
   if (first != nullptr) std::rethrow_exception(first);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <tuple>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/substitute.h"
 #include "rankloom/error.h"
 #include "rankloom/schedule.h"
+#include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/text.h"
 #include "sim/scheduler/scheduler.h"
@@ -26,8 +28,15 @@ namespace {
 
 constexpr std::string_view kObservations = "observations of explore";
 
-using Observations = std::vector<std::vector<Observation>>;  // [rank]
-using Lists = std::vector<std::vector<std::string>>;         // [rank]
+using ObservationLists = std::vector<std::vector<Observation>>;  // [rank]
+using Lists = std::vector<std::vector<std::string>>;             // [rank]
+
+// The observations of a run. A rank's helpers may make some beside it.
+struct Observations {
+  explicit Observations(size_t ranks) : lists(ranks) {}
+  OrderedMutex mu{LockLevel::kSync};
+  ObservationLists lists ABSL_GUARDED_BY(mu);
+};
 
 // A failure's text without what may differ from one schedule to the next, and with another number of ranks.
 std::string gist(const std::string& text) {
@@ -97,7 +106,7 @@ class Comparison {
   }
 
  private:
-  static const std::vector<Observation>& at(const Observations& results, size_t rank) {
+  static const std::vector<Observation>& at(const ObservationLists& results, size_t rank) {
     static const auto* const none = new std::vector<Observation>;
     return rank < results.size() ? results[rank] : *none;
   }
@@ -265,8 +274,10 @@ std::optional<std::string> value_of(Store& store, std::string_view key) {
 
 void Baseline::look_around(World& world, Outcome* outcome) const {
   if (checks_.results) {
-    outcome->results = std::move(*state_of(world).shared<Observations>(
-        kObservations, [] { return std::make_shared<Observations>(); }, WorldState::Maker::kSame));
+    const std::shared_ptr<Observations> seen = state_of(world).shared<Observations>(
+        kObservations, [] { return std::make_shared<Observations>(0); }, WorldState::Maker::kSame);
+    OrderedMutexLock lock(&seen->mu);
+    outcome->results = std::move(seen->lists);
   }
   if (checks_.groups) look_at_groups(world, outcome);
   if (!checks_.store_keys && !checks_.store_values && !checks_.keys_left) return;
@@ -291,10 +302,12 @@ void observe_bytes(RankContext& rank, std::string_view name, std::string_view te
   const size_t ranks = static_cast<size_t>(world.size());
   const std::shared_ptr<Observations> seen = world.shared<Observations>(
       kObservations, [ranks] { return std::make_shared<Observations>(ranks); }, WorldState::Maker::kSame);
-  (*seen)[static_cast<size_t>(rank.rank())].push_back({.name = std::string(name),
-                                                       .text = std::string(text),
-                                                       .bytes = std::string(bytes),
-                                                       .open = state_of(rank).open_calls_text()});
+  Observation observation{.name = std::string(name),
+                          .text = std::string(text),
+                          .bytes = std::string(bytes),
+                          .open = state_of(rank).open_calls_text()};
+  OrderedMutexLock lock(&seen->mu);
+  seen->lists[static_cast<size_t>(rank.rank())].push_back(std::move(observation));
 }
 
 std::string number_text(double value) { return absl::StrFormat("%.17g", value); }

@@ -17,6 +17,7 @@
 #include "rankloom/explore.h"
 #include "rankloom/mpi.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/parker.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
@@ -60,7 +61,7 @@ ExploreReport lead(MpiChannel* channel, const ExploreOptions& asked, int number,
       report = search(own_options(asked), number, program, run, code, channel->size() > 1 ? &team : nullptr);
     }
   } catch (...) {  // of the program's own functions: progress
-    thrown = std::current_exception();
+    thrown = handled_exception();
     report = refused(make_error(ErrorKind::kAborted, "explore: an exception ended the search of process 0"));
   }
   team.end({});

@@ -146,7 +146,7 @@ struct CallRecordState;
 // compute() moves the program, too. Coalesced calls run one after the other.
 // A record knows no congestion, and shapes only: what tensors held, or where in memory they were, is not in it.
 // Errors: none; an index of operator[] is below size().
-// Thread-safety: thread-compatible; a record belongs to one rank.
+// Thread-safety: thread-compatible; a record belongs to one rank. Calls on its streams may come beside its own.
 class CallRecord {
  public:
   explicit CallRecord(CostModel model = {});

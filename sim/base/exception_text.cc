@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
+#include "sim/base/dist_error.h"
 
 namespace rankloom::internal {
 namespace {
@@ -25,6 +26,16 @@ bool own_type(std::string_view name) {
 }
 
 }  // namespace
+
+std::exception_ptr handled_exception() {
+  std::exception_ptr handled = std::current_exception();
+  if (handled == nullptr) {
+    fatal(
+        "left by pthread_exit(), by the cancellation of its thread or by an exception of another language, want it to "
+        "return or to throw");
+  }
+  return handled;
+}
 
 std::string exception_type_text(const std::exception& error) {
   const std::string name = type_name(typeid(error));

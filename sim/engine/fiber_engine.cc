@@ -21,6 +21,7 @@
 #include "rankloom/error.h"
 #include "sim/base/crash.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/exception_text.h"
 #include "sim/base/forked_run.h"
 #include "sim/base/library_scope.h"
 #include "sim/base/sanitizers.h"
@@ -353,7 +354,7 @@ void FiberEngine::run_host(absl::FunctionRef<void()> main) {
     return;
   }
   Parker done;
-  ThreadPool::shared().start("rankloom fibers", [&] {
+  ThreadPool::of_fibers().start("rankloom fibers", [&] {
     run();
     done.unpark();
   });
@@ -363,12 +364,12 @@ void FiberEngine::run_host(absl::FunctionRef<void()> main) {
 void with_fiber_thread(absl::FunctionRef<void()> body) {
   Parker done;
   std::exception_ptr thrown;
-  ThreadPool::shared().start("rankloom fibers", [&] {
+  ThreadPool::of_fibers().start("rankloom fibers", [&] {
     FiberThread::lent = true;
     try {
       body();
     } catch (...) {
-      thrown = std::current_exception();
+      thrown = handled_exception();
     }
     FiberThread::lent = false;
     done.unpark();

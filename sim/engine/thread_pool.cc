@@ -25,20 +25,25 @@ struct ThreadPool::Worker {
   bool fresh = false;
 };
 
-ThreadPool& ThreadPool::shared() {
-  static ThreadPool* pool = [] {
+ThreadPool* ThreadPool::both() {
+  static ThreadPool* const pools = [] {
     pthread_atfork(nullptr, nullptr, &ThreadPool::forget_after_fork);
-    return new ThreadPool;  // never destroyed: idle threads wait in it until the process ends
+    return new ThreadPool[2];  // never destroyed: idle threads wait in them until the process ends
   }();
-  return *pool;
+  return pools;
 }
+
+ThreadPool& ThreadPool::shared() { return both()[0]; }
+ThreadPool& ThreadPool::of_fibers() { return both()[1]; }
 
 void ThreadPool::forget_after_fork() {
   // The child has one thread. A lock that another thread held at the fork cannot be taken here; the list is only
   // forgotten.
-  ThreadPool& pool = shared();
-  new (&pool.mu_) OrderedMutex(LockLevel::kThreadPool);
-  new (&pool.idle_) std::vector<Worker*>;
+  for (int i = 0; i < 2; ++i) {
+    ThreadPool& pool = both()[i];
+    new (&pool.mu_) OrderedMutex(LockLevel::kThreadPool);
+    new (&pool.idle_) std::vector<Worker*>;
+  }
 }
 
 void ThreadPool::start(std::string name, absl::AnyInvocable<void()> job, bool fresh) {

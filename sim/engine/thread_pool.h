@@ -17,6 +17,9 @@ namespace rankloom::internal {
 class ThreadPool {
  public:
   static ThreadPool& shared();
+  // Of threads that run fibers. Boost's record of the fibers stays in a thread: exit(), called there by a rank that is
+  // a thread, would end in it.
+  static ThreadPool& of_fibers();
 
   // Runs `job` on an idle thread, or on a new one. `name` (at most 15 bytes) is what a debugger shows.
   // `fresh`: on a new thread that ends with the job, so that nobody's thread_locals are seen.
@@ -30,6 +33,7 @@ class ThreadPool {
   void work(Worker* worker);
   static void* thread_main(void* worker);
   static void forget_after_fork();
+  static ThreadPool* both();  // the shared one, and that of fibers
 
   mutable OrderedMutex mu_{LockLevel::kThreadPool};
   std::vector<Worker*> idle_ ABSL_GUARDED_BY(mu_);

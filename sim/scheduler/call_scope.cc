@@ -52,6 +52,7 @@ ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank,
 class StrangerThread {
  public:
   ~StrangerThread() {
+    gone_ = true;
     for (const auto& [serial, id] : ids_) forget(serial, id);
   }
 
@@ -59,6 +60,9 @@ class StrangerThread {
     static thread_local StrangerThread thread;
     return thread;
   }
+
+  // Whether this thread's one has gone: a destructor of a thread_local calls that is older.
+  static bool gone() { return gone_; }
 
   // By which number `scheduler` knows this thread, which is about to call for `rank`. `known`: it has called before.
   uint64_t id_in(Scheduler* scheduler, int rank, bool* known) {
@@ -82,6 +86,7 @@ class StrangerThread {
     LiveWorlds::shared().unpin(serial);
   }
 
+  static inline constinit thread_local bool gone_ = false;
   std::vector<std::pair<uint64_t, uint64_t>> ids_;  // serial of the world, number of the thread there
   size_t sweep_at_ = 16;
 };
@@ -118,7 +123,8 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   }
   scheduler_->uncovered("threads that ranks made by themselves");
   bool known = false;
-  stranger_ = StrangerThread::current().id_in(scheduler_, called.rank, &known);
+  stranger_ = StrangerThread::gone() ? scheduler_->add_stranger(called.rank, this_thread())
+                                     : StrangerThread::current().id_in(scheduler_, called.rank, &known);
   // Counted as a task before it is no stranger any more, and the other way round: never as nobody.
   task_ = scheduler_->attach({.rank = called.rank, .kind = TaskKind::kHelper});
   if (known) scheduler_->stranger_away(stranger_, called.rank, false);
@@ -127,6 +133,7 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
 void CallScope::leave() {
   scheduler_->stranger_away(stranger_, task_->info.rank, true);
   scheduler_->detach(task_);
+  if (StrangerThread::gone()) scheduler_->stranger_ended(stranger_);  // of this call alone
   LiveWorlds::shared().unpin(scheduler_->serial());
 }
 

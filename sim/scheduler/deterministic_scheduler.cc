@@ -371,6 +371,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->user = user_of(info.rank);
   task->serial = Task::next_serial();
   task->adopted = false;
+  task->site = {};
   task->state = Task::State::kNew;
   task->permit = false;
   task->polls_in_a_row = 0;
@@ -727,7 +728,7 @@ void DeterministicScheduler::advance_clock_by(int64_t ns) {
     busy_.step_ns = kShortestPassNs;
     return;
   }
-  clock_ns_.store(now_ns() + ns, std::memory_order_relaxed);
+  clock_ns_.store(std::min(saturating_add(now_ns(), ns), Deadline::kNever - 1), std::memory_order_relaxed);
   if (record_ != nullptr) record_->time_passed();
 }
 
@@ -819,8 +820,10 @@ DeterministicScheduler::Stopped DeterministicScheduler::stopped(const std::vecto
     if (task->state == Task::State::kParked || (stands && task->site.waits_for != nullptr)) {
       stopped.waiting.push_back(task);
     } else {
-      absl::StrAppend(&stopped.moving, "\n  rank ", task->info.rank, " is at ", site_text(task->site),
-                      site_place(task->site));
+      // One that runs beside the baton is past its site, whose texts may be gone.
+      absl::StrAppend(&stopped.moving, "\n  rank ", task->info.rank,
+                      stands ? absl::StrCat(" is at ", site_text(task->site), site_place(task->site))
+                             : absl::StrCat(" runs; ", last_point_text(task->last.site())));
     }
   }
   return stopped;

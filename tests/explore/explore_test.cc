@@ -253,6 +253,19 @@ TEST(ExploreOnFibersTest, AWorkOfAWorldWithinThatRanksShareIsDoubted) {
   EXPECT_THAT(report.text(), HasSubstr("a handle of a work that another rank lets go"));
 }
 
+// In the free gear a rank's helper observes beside it.
+TEST(ObserveTest, HelpersObserveBesideTheirRank) {
+  run_world({.world_size = 1, .engine = EngineKind::kThreads}, [](RankContext& rank) {
+    Latch end(1);
+    rank.world().spawn_helper([&] {
+      for (int i = 0; i < 2000; ++i) observe(rank, "helper", i);
+      end.count_down();
+    });
+    for (int i = 0; i < 2000; ++i) observe(rank, "main", i);
+    end.wait();
+  }).throw_if_failed();
+}
+
 TEST(ExploreOnFibersTest, DrawsOfAnotherRanksRngAreDoubted) {
   const ExploreReport report = explore_lent([](RankContext& rank, LentToOthers& lent) {
     if (rank.rank() == 1) {

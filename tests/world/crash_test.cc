@@ -1,6 +1,7 @@
 // A rank that crashes: the process ends as it does without us, after it was told where and how to see it again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -181,6 +182,25 @@ TEST_P(CrashDeathTest, AnOverflowOfTheStackHasItsStack) {
                          : "^rankloom: fatal \\(rank 1\\): SIGSEGV at address 0x[0-9a-f]+\n"
                            "  it has come to no point yet\n  its stack:\n"
                            "    #0 .*recurse\\(\\)\n    #1 .*recurse\\(\\)\n"));
+}
+
+// A thread of the pool that ran fibers before is one like others.
+TEST(ExitDeathTest, AThreadThatRanFibersBeforeKeepsItsCode) {
+  const auto ends = [] {
+    run_world({.world_size = 1, .engine = EngineKind::kFibers}, [](RankContext&) {});
+    (void)run_world({.world_size = 1, .engine = EngineKind::kThreads}, [](RankContext&) { std::exit(3); });
+    _exit(0);
+  };
+  EXPECT_EXIT(ends(), testing::ExitedWithCode(3), "^$");
+}
+
+TEST(ExitDeathTest, ARankThatIsLeftByPthreadExitIsNamed) {
+  const auto ends = [] {
+    (void)run_world({.world_size = 2, .engine = EngineKind::kThreads}, [](RankContext& rank) {
+      if (rank.rank() == 1) pthread_exit(nullptr);
+    });
+  };
+  EXPECT_DEATH(ends(), "rankloom: fatal \\(rank 1\\): left by pthread_exit\\(\\), by the cancellation");
 }
 
 TEST_P(CrashDeathTest, ARankThatCallsExitEndsTheProcess) {

@@ -341,6 +341,39 @@ TEST_P(WorldTest, ASleepOfThreeHundredYearsIsNoneForEver) {
   }).throw_if_failed();
 }
 
+// The clock stands at its end then.
+TEST_P(WorldTest, PollsAtTheEndOfTheClockAreHarmless) {
+  if (!GetParam().schedule.deterministic()) GTEST_SKIP() << "real time has no end that a test sees";
+  run_world(GetParam().options(1), [](RankContext& rank) {
+    rank.sleep_for(absl::Hours(24 * 366 * 300));
+    for (int i = 0; i < 1000; ++i) rank.yield();
+    EXPECT_GT(rank.now(), absl::Hours(24 * 365 * 290));
+  }).throw_if_failed();
+}
+
+// An object of a thread, older than those that its first call makes, and so the later to go.
+struct CallsAtLast {
+  RankContext* rank = nullptr;
+  ~CallsAtLast() {
+    for (int i = 0; rank != nullptr && i < 3; ++i) rank->store().add("late calls", 1);
+  }
+};
+thread_local CallsAtLast calls_at_last;
+
+TEST_P(WorldTest, AThreadMayCallWhileItsLocalsGo) {
+  if (GetParam().engine != EngineKind::kThreads) GTEST_SKIP() << "fibers share one thread";
+  run_world(GetParam().options(2), [](RankContext& rank) {
+    std::thread([&] {
+      calls_at_last.rank = &rank;
+      rank.store().set("first", "");
+    }).join();
+    if (rank.rank() == 0) {
+      rank.store().wait({"late calls"});
+      while (rank.store().add("late calls", 0) < 6) rank.yield();
+    }
+  }).throw_if_failed();
+}
+
 // A sleep that only others can end is no sleep with a deadline: a rank that can never go on is stuck with it.
 TEST_P(WorldTest, ASleepForEverIsADeadlock) {
   const RunReport report = run_world(GetParam().options(2), [](RankContext& rank) {

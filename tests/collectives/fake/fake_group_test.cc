@@ -14,6 +14,7 @@
 #include "rankloom/device_mesh.h"
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
+#include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "tests/collectives/fake/random_calls.h"
 #include "tests/world/every_world.h"
@@ -433,6 +434,27 @@ TEST_P(FakeInWorldTest, JudgesCallsAsTheThreadedGroupDoes) {
   EXPECT_EQ(refused_by_fault[0], 0);
   for (int fault = 1; fault < kFaultCount; ++fault) EXPECT_GT(refused_by_fault[static_cast<size_t>(fault)], 0) << fault;
   EXPECT_GT(taken, kPlans / 8);
+}
+
+// A stream's thread makes calls beside the rank: none is lost.
+TEST(FakeStreamTest, CallsOnAStreamAndBesideItAreRecorded) {
+  constexpr int kCalls = 500;
+  const auto record = std::make_shared<CallRecord>();
+  run_world({.world_size = 1, .engine = EngineKind::kThreads}, [&](RankContext& rank) {
+    auto pg =
+        init_process_group(rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.record = record}});
+    SimStream stream(rank);
+    std::vector<float> x(2), y(3);
+    for (int i = 0; i < kCalls; ++i) {
+      Work queued = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+      pg->broadcast(y, 0).wait();
+      record->compute(absl::Microseconds(1));
+    }
+    stream.synchronize();
+  }).throw_if_failed();
+  EXPECT_EQ(record->calls(), 2 * kCalls);
+  EXPECT_EQ(record->calls(OpType::kAllReduce), kCalls);
+  EXPECT_EQ(record->size(), 3u * kCalls);
 }
 
 }  // namespace

@@ -166,6 +166,13 @@ TEST_P(DeviceMeshTest, RefusesWrongArguments) {
   });
 }
 
+TEST_P(DeviceMeshTest, NamesThatDifferAreAMismatch) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    (void)init_device_mesh(init_process_group(rank), {2}, {"dp"}, {.name = rank.rank() == 0 ? "a" : "b"});
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("[2] (dp), a"), HasSubstr("[2] (dp), b")));
+}
+
 TEST_P(DeviceMeshTest, AMeshThatWasMovedFromIsWhole) {
   run(4, [](RankContext& rank) {
     DeviceMesh mesh = init_device_mesh(init_process_group(rank), {2, 2});

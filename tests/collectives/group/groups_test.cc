@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,6 +18,7 @@
 #include "rankloom/fake.h"
 #include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
+#include "rankloom/records.h"
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
@@ -603,6 +605,41 @@ TEST_P(GroupsTest, RefusesABackendThatMakesNullForAGroup) {
   });
 }
 
+TEST_P(GroupsTest, AGroupThatIsItsOwnChildEndsOnce) {
+  run(1, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto same = pg->new_group(
+        {.make = [pg](RankContext&, const std::shared_ptr<const Group>&) -> std::shared_ptr<ProcessGroup> {
+          return pg;
+        }});
+    EXPECT_EQ(same, pg);
+    destroy_process_group(pg);
+    EXPECT_THAT([&] { pg->barrier(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down")));
+  });
+}
+
+// While a group's children end, a callback makes further ones. Where the parent has ended by then, they are refused,
+// and a member that asks for one more than the other waits in vain.
+TEST_P(GroupsTest, CallbacksMayMakeGroupsWhileTheirParentEnds) {
+  std::atomic<int> made{0};
+  const RunReport report = run_world(options(2), [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto child = pg->new_group();
+    const auto x = std::make_shared<std::vector<float>>(1, 1.0F), y = std::make_shared<std::vector<float>>(1, 2.0F);
+    child->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x}).then([&made, pg](const absl::Status&) {
+      for (int i = 0; i < 9; ++i, ++made) pg->new_group();
+    });
+    if (rank.rank() == 1) rank.store().wait({"0 ends"});
+    Work last = child->all_reduce(*y, ReduceOp::kSum, {.keep_alive = y});
+    if (rank.rank() == 0) rank.store().set("0 ends", "");
+    destroy_process_group(pg);
+  });
+  if (made < 18) {
+    EXPECT_THAT(report.text(), testing::AnyOf(HasSubstr("the group was shut down, want no call after shutdown()"),
+                                              HasSubstr("Deadlock: no rank can move")));
+  }
+}
+
 TEST_P(GroupsTest, AnswersInAFakeWorld) {
   run(4, [](RankContext& rank) {
     auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
@@ -666,6 +703,22 @@ TEST(FakeGroupsTest, RefuseEverythingIfAsked) {
   refuses([&] { (void)pg->end_coalescing(); },
           "coalesced, rank 1, group 0, all_reduce, inputs [float32[3]], outputs [float32[3]]; send to 0, inputs "
           "[float32[3]], outputs []");
+}
+
+TEST(FlightRecordsTest, OfAListOfVeryManyTensorsHaveNoSplits) {
+  const int size = 70'000;
+  run_world({.world_size = size, .engine = EngineKind::kFibers}, [&](RankContext& rank) {
+    if (rank.rank() != 0) return;
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    const std::vector<TensorView> out(static_cast<size_t>(size), TensorView::meta({1}, DType::kFloat32));
+    pg->all_gather(out, TensorView::meta({1}, DType::kFloat32)).wait();
+    const std::shared_ptr<CallRecord> record = CallRecord::of_rank(rank);
+    ASSERT_EQ(record->calls(), 1);
+    const CallRecord::Call call = (*record)[0];
+    EXPECT_EQ(call.outputs.size(), static_cast<size_t>(size));
+    EXPECT_TRUE(call.in_splits.empty());
+    EXPECT_TRUE(call.out_splits.empty());
+  }).throw_if_failed();
 }
 
 }  // namespace

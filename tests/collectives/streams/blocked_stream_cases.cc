@@ -11,6 +11,7 @@
 
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
+#include "rankloom/sync.h"
 #include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
 
@@ -293,19 +294,26 @@ TEST_P(LeftStreamTest, AnEventOrAWorkKeepsTheCallsOfAStreamThatWent) {
 }
 
 TEST_P(LeftStreamTest, ACallThatOwnsItsTensorsOutlivesItsStream) {
-  std::vector<std::shared_ptr<std::vector<float>>> kept(2);
+  // Goes when the call is done, as a helper of the rank.
+  struct Owner {
+    explicit Owner(Latch* gone) : gone(*gone) {}
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    ~Owner() { gone.count_down(); }
+    Latch& gone;
+  };
   run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
-    auto x = std::make_shared<std::vector<float>>(1, 1.0F + static_cast<float>(rank.rank()));
-    kept[static_cast<size_t>(rank.rank())] = x;
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    Latch gone(1);
     {
       const std::unique_ptr<Stream> stream = kind().make(rank, "comm");
-      (void)pg->all_reduce(kind().view(*x), ReduceOp::kSum, {.keep_alive = x, .stream = stream.get()});
+      (void)pg->all_reduce(kind().view(x), ReduceOp::kSum,
+                           {.keep_alive = std::make_shared<Owner>(&gone), .stream = stream.get()});
     }
-    pg->barrier().wait();
-    rank.sleep_for(absl::Milliseconds(1));
+    gone.wait();
+    EXPECT_THAT(x, ElementsAre(3));
   });
-  EXPECT_THAT(*kept[0], ElementsAre(3));
 }
 
 TEST_P(LeftStreamTest, ARankThatCaughtTheExceptionTellsTheOthers) {

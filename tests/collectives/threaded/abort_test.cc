@@ -603,6 +603,35 @@ TEST_P(FailedGroupTest, AWorkThatAWorldLocalForgetsIsDroppedAsOthers) {
   EXPECT_THAT(report.text(), HasSubstr("rank 0 failed: group 0, all_reduce seq 1: the work was dropped unfinished"));
 }
 
+// The thread of fibers has no locks against others: who is none of theirs is refused, as elsewhere.
+TEST(FibersAbortTest, AThreadOfNoRankIsRefused) {
+  run_world({.world_size = 2, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::string error;
+    std::thread([&] { error = error_of([&] { pg->abort("enough"); }); }).join();
+    EXPECT_THAT(error, HasSubstr("the ranks are fibers of one thread; want engine threads"));
+    std::vector<float> x = {1};
+    pg->all_reduce(x).wait();
+  }).throw_if_failed();
+}
+
+// A rank that joins a thread of its own runs beside the baton: what it was at last may be gone.
+TEST(EndlessTest, ARankThatJoinsItsThreadIsToldByItsLastPoint) {
+  WorldOptions options{.world_size = 2, .engine = EngineKind::kThreads, .schedule = Schedule::seeded(1)};
+  options.max_steps = 2000;
+  const RunReport report = run_world(options, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) {
+      for (;;) rank.yield();
+    }
+    rank.store().set(std::string(200, 'k'), "v");
+    std::thread([&] { (void)error_of([&] { pg->all_reduce(x).wait(); }); }).join();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("the run did not end within 2000 scheduling points"));
+  EXPECT_THAT(report.text(), Not(HasSubstr("kkk")));
+}
+
 // The owners that a call holds are let go of after all works of its completion are done: a destructor may drop works
 // that end with the call.
 class CompletionTest : public EveryWorldTest {

@@ -482,6 +482,22 @@ TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllGivesLateRanksTheirTime) {
   }
 }
 
+TEST_P(TimeoutsTest, MonitoredBarrierWaitsForAllAsLongAsSomebodyHasTime) {
+  if (!deterministic()) GTEST_SKIP() << "who comes first is known in deterministic runs only";
+  for (const absl::Duration long_time : {absl::InfiniteDuration(), absl::Hours(24 * 366 * 300)}) {
+    run(3, [long_time](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      rank.sleep_for(absl::Seconds(1));  // a time that ends beyond the clock's
+      if (rank.rank() == 2) {
+        rank.sleep_for(absl::Hours(1));
+        return pg->monitored_barrier();
+      }
+      pg->monitored_barrier(rank.rank() == 0 ? long_time : absl::Seconds(5), /*wait_all_ranks=*/true);
+      EXPECT_EQ(rank.now(), absl::Hours(1) + absl::Seconds(1));
+    });
+  }
+}
+
 TEST_P(TimeoutsTest, MonitoredBarrierComparesLabels) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     init_process_group(rank)->monitored_barrier(absl::Minutes(5), false, rank.rank() == 0 ? "train" : "eval");
