@@ -23,6 +23,7 @@ namespace rankloom::internal {
 GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr<const Group> group, int rank)
     : handle_(*handle),
       rank_state_(context),
+      own_rank_(context != nullptr ? context->rank() : -1),
       scheduler_(context != nullptr ? &context->world().scheduler() : nullptr),
       world_(scheduler_),
       group_(std::move(group)),
@@ -83,7 +84,7 @@ void GroupFront::set_own_times(CollectiveCall& call, const CallOptions& options)
 
 void GroupFront::need_own_rank(const char* op, CodeSite code) const {
   const Task* const task = Task::current();
-  const int own = rank_state_ != nullptr ? rank_state_->rank() : -1;
+  const int own = own_rank_;
   uses_memory_of(world_, own);
   if (scheduler_ == nullptr || task == nullptr || !world_.has(task) || world_.ended()) return;
   const int by = task->info.rank;
@@ -93,11 +94,11 @@ void GroupFront::need_own_rank(const char* op, CodeSite code) const {
          site_place(Site{.code = code}));
 }
 
-void GroupFront::looked_at() const { uses_memory_of(world_, rank_state_ != nullptr ? rank_state_->rank() : -1); }
+void GroupFront::looked_at() const { uses_memory_of(world_, own_rank_); }
 
 int GroupFront::calling_rank() const {
   const Task* const task = Task::current();
-  return task != nullptr && task->scheduler == scheduler_ ? task->info.rank : rank_state_->rank();
+  return task != nullptr && task->scheduler == scheduler_ ? task->info.rank : own_rank_;
 }
 
 Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSite code, CallMemo* memo) {

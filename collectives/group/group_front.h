@@ -136,7 +136,8 @@ class GroupFront : public Kept {
   void end(CodeSite code);
 
   ProcessGroup& handle_;
-  RankState* const rank_state_;  // null outside a world
+  RankState* const rank_state_;  // null outside a world, and gone with it
+  const int own_rank_;           // that of the state, which the handle may outlive; -1 outside a world
   Scheduler* const scheduler_;
   const WorldRef world_;
   const std::shared_ptr<const Group> group_;
