@@ -137,10 +137,10 @@ absl::Status apply_environment_to_run(int run, WorldOptions* options) {
   if (!files.ok()) return files.status();
   const bool meant = run == files->replayed_run;
   if (!meant && names_one_run()) return absl::OkStatus();
-  Schedule own = options->schedule;
+  const Schedule own = options->schedule;
   if (absl::Status wrong = apply_environment(options); !wrong.ok()) return wrong;
   if (!meant && options->schedule.trace() != nullptr && options->schedule.trace() != own.trace())
-    options->schedule = std::move(own);
+    options->schedule = own;
   return absl::OkStatus();
 }
 

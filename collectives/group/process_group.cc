@@ -37,9 +37,8 @@ int member(const std::shared_ptr<const Group>& group, int rank, CodeSite code) {
 }
 
 [[noreturn]] void refuse_place(std::string_view group, int size, int rank, CodeSite code) {
-  refuse({.rank = rank, .group = std::string(group), .op = "ProcessGroup"}, ErrorKind::kInvalidArgument,
-         "a group of size ", size, " with rank ", rank, ", want size >= 1 and 0 <= rank < size",
-         site_place(Site{.code = code}));
+  refuse({.rank = rank, .group = group, .op = "ProcessGroup"}, ErrorKind::kInvalidArgument, "a group of size ", size,
+         " with rank ", rank, ", want size >= 1 and 0 <= rank < size", site_place(Site{.code = code}));
 }
 
 // `rank`, a rank in `group`.

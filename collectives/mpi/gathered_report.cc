@@ -51,8 +51,8 @@ RunData::Kind read_kind(WireReader* in) {
   kind.root = in->number<int>();
   kind.tag = in->number<int>();
   kind.dtype = in->number<uint8_t>();
-  kind.inputs = in->number<uint16_t>();
-  kind.outputs = in->number<uint16_t>();
+  kind.inputs = in->number<decltype(kind.inputs)>();
+  kind.outputs = in->number<decltype(kind.outputs)>();
   kind.timeout_ns = in->number<int64_t>();
   for (auto dimensions = in->number<int64_t>(); in->ok(); dimensions = in->number<int64_t>()) {
     std::vector<int64_t> sizes;

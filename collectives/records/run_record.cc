@@ -93,8 +93,8 @@ class LanesOfRecords {
       kind.root = call.root;
       kind.tag = call.tag;
       kind.dtype = static_cast<uint8_t>(internal::dtype_of(call));
-      kind.inputs = static_cast<uint16_t>(call.inputs.size());
-      kind.outputs = static_cast<uint16_t>(call.outputs.size());
+      kind.inputs = static_cast<uint32_t>(call.inputs.size());
+      kind.outputs = static_cast<uint32_t>(call.outputs.size());
       kind.wire = call.ring.bytes;
       for (const auto* const list : {&call.inputs, &call.outputs}) {
         for (const CallRecord::Call::Tensor& tensor : *list) kind.shapes.add(tensor.sizes.data(), tensor.sizes.size());

@@ -580,7 +580,7 @@ void Rendezvous::serve_later(Slot* slot, const CollectiveWork& state) {
                       ObservedMutexLock lock(&self->mu_);
                       self->touched_group(Access::kCommute);  // a withdrawal might have come first, or come later
                       // In the free gear the group may have failed meanwhile, and the slot be about to end.
-                      if (self->find(seq) != slot || slot->state == Slot::State::kRunning) return;
+                      if (slot == nullptr || self->find(seq) != slot || slot->state == Slot::State::kRunning) return;
                       CollectiveWork* const mine = slot->states[rank].get();
                       if (mine == nullptr || mine->served_ || !self->root_serves(*slot, rank)) return;
                       if (self->record_ != nullptr) {
