@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -439,13 +440,14 @@ void WorldState::rank_returned(int rank) {
 
 namespace {
 
-// The object that a task is making for its world. Kept by value: a fiber's stack may be another one by the time of the
-// next look.
+// The object that a task is making for its world; the key lasts as long. Without a destructor: the thread_locals of a
+// thread that ends may still ask.
 struct Making {
   const WorldState* world = nullptr;
   const Task* task = nullptr;
-  std::string key;
+  std::string_view key;
 };
+static_assert(std::is_trivially_destructible_v<Making>);
 thread_local Making making;
 
 [[noreturn]] void refuse_shared(std::string_view key, std::string_view text, CodeSite code) {
@@ -461,7 +463,7 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
                                                 CodeSite code) {
   // The task holds the lock already, which it would wait for, and its own place in the table may move.
   if (making.world == this && making.task == Task::current())
-    refuse_shared(key, absl::StrCat("asked for while \"", making.key, "\" is made, want it made before"), code);
+    refuse_shared(key, absl::StrCat("asked for while \"", sv(making.key), "\" is made, want it made before"), code);
   // Which rank makes it may depend on what others do between this rank's last point and here.
   if (maker == Maker::kMatters && WorldRef(scheduler_.get()).has(Task::current()) && !has_shared_object(key))
     scheduler_->point(Site{.what = "WorldLocal get", .code = code, .detail = key});
@@ -485,7 +487,7 @@ std::shared_ptr<void> WorldState::shared_object(std::string_view key, const void
     // Such objects go in the reverse of their making.
     if (maker != Maker::kSame) record->access(named_object(0, "order of WorldLocals"), Access::kWrite);
   }
-  making = {.world = this, .task = Task::current(), .key = std::string(key)};
+  making = {.world = this, .task = Task::current(), .key = key};
   const absl::Cleanup made = [record] {
     making = {};
     if (record != nullptr) record->leave_name();

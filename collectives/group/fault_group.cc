@@ -77,8 +77,10 @@ std::shared_ptr<const void> both(std::shared_ptr<const void> a, std::shared_ptr<
 }
 
 // Flips a bit of what member `rank` gives to a call that has such a tensor (`reads`).
-// The owner of a copy that the call has for its first input: the caller's own numbers stay. Null: there is none, or the
-// call keeps it alive. No call does for the copy's sake: its outputs may go before its end.
+// Flips a bit of the first input: of a copy that the call gets in its place, where the caller's own numbers can stay.
+// Returns the owner of the copy, to be held until the call is done; null if there is no copy, or a call that keeps its
+// tensors alive holds the owner. Any other call must not: a dropped one would count as such a call, and go on to write
+// outputs that are gone.
 std::shared_ptr<const void> corrupt_input(CollectiveCall& call, int rank) {
   CollectiveCall& part = *corruptible(call, rank, When::kBefore);
   const bool in_place = !part.outputs.empty() && (part.inputs.empty() || overlap(part.inputs[0], part.outputs[0]));

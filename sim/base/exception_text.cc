@@ -43,6 +43,7 @@ std::string exception_type_text(const std::exception& error) {
 }
 
 std::string odd_exception_text() {
+  (void)handled_exception();  // no text is made of one that may not be stopped
   const std::type_info* const type = abi::__cxa_current_exception_type();
   const std::string name = type != nullptr ? type_name(*type) : "";
   return absl::StrCat("an exception that is no std::exception", name.empty() ? "" : absl::StrCat(" (", name, ")"));

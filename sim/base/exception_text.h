@@ -13,7 +13,7 @@ std::exception_ptr handled_exception();
 // program: the library's, GoogleTest's, pybind11's.
 std::string exception_type_text(const std::exception& error);
 
-// "an exception that is no std::exception (int)": the one that the caller handles.
+// "an exception that is no std::exception (int)": the one that the caller handles, as handled_exception() has it.
 std::string odd_exception_text();
 
 // Whether it is a failed assertion of GoogleTest's.

@@ -964,8 +964,8 @@ bool DeterministicScheduler::await_outside(StateLock& lock) {
   lock.lock();
   mover_sleeps_.store(false, std::memory_order_relaxed);
   if (next != Deadline::kNever) {
-    // Also where somebody outside came before the timer: what begins to wait next does so at this time. No search is
-    // told: none has the say over who comes from outside.
+    // Also where somebody outside came before the timer: the next wait begins at this time. No search is told: none
+    // decides when somebody outside comes.
     const int64_t passed = std::min(monotonic_ns() - since, next - now);
     clock_ns_.store(std::max(now_ns(), now + passed), std::memory_order_relaxed);
   }

@@ -18,6 +18,10 @@ $CXX -std=c++20 "$here/consumer_test.cc" -o test_by_pkg_config $(pkg-config --cf
 ./by_pkg_config
 ./test_by_pkg_config >log || fail "$(cat log)"
 
+# An older standard is refused by name, first of all.
+$CXX -std=c++17 -fsyntax-only $(pkg-config --cflags rankloom) -include rankloom/rankloom.h -x c++ /dev/null 2>log && fail "C++17 will do"
+grep -m 1 'error:' log | grep -q -F 'rankloom is written in C++20: want -std=c++20 or later' || fail "$(head -n 5 log)"
+
 # <cuda.h> or <testing.h> of another package is not ours: no folder of the include path has them at its root.
 for folder in $(pkg-config --cflags-only-I rankloom-testing | tr ' ' '\n' | sed -n 's/^-I//p'); do
   [[ ! -e $folder/testing.h || ! -e $folder/rankloom.h ]] || fail "$folder, of the include path, has testing.h at its root"

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <functional>
@@ -352,6 +353,17 @@ TEST_P(StreamTest, ACallOnAStreamOfAWorldThatHasEndedIsTakenBack) {
                 HasSubstr("the world has ended"));
     pg->all_reduce(x).wait();
   });
+}
+
+TEST(StreamDeathTest, AKernelThatIsLeftByPthreadExitIsNamed) {
+  const auto ends = [] {
+    (void)run_world({.world_size = 2, .engine = EngineKind::kThreads}, [](RankContext& rank) {
+      SimStream stream(rank);
+      if (rank.rank() == 1) stream.launch([] { pthread_exit(nullptr); });
+      stream.synchronize();
+    });
+  };
+  EXPECT_DEATH(ends(), "rankloom: fatal \\([^)]*rank 1\\): left by pthread_exit\\(\\), by the cancellation");
 }
 
 TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
