@@ -35,6 +35,8 @@ constexpr int64_t kPauseNs = 50'000;
 // So long a process whose ranks only poll looks for messages before they ask again; so much time passes for them.
 constexpr int64_t kPollNs = 300'000;
 constexpr int64_t kPassNs = 1'000'000;
+// Real time that passes for all at once while a wait in real time may end.
+constexpr int64_t kRealPassNs = 5'000'000;
 // A process that has been idle for so long says so: most waits are shorter, and end by a message.
 constexpr int64_t kIdleNs = 100'000;
 // Messages of a turn: others may send all the time.
@@ -134,6 +136,10 @@ bool HostEngine::progress() {
 
 bool HostEngine::progress_locked() {
   bool moved = false;
+  if (look_again_ns_ != 0 && monotonic_ns() >= look_again_ns_) {
+    look_again_ns_ = 0;
+    look_for_quiet();
+  }
   while (!to_self_.empty()) {
     std::string bytes = std::move(to_self_.front());
     to_self_.pop_front();
@@ -269,7 +275,7 @@ void HostEngine::idle(const Idle& now) {
     idling_ = !now.beside || ended;
     tasks_ended_ = ended;
     idle_ = now;
-    told_ = told_ && now.polls;
+    told_ = told_ && now.polls && counts_ == told_counts_;
   }
   for (int64_t quiet_since_ns = begun_ns;;) {
     bool moved = false;
@@ -308,7 +314,7 @@ bool HostEngine::is_idle() const {
 
 void HostEngine::write_idle(WireWriter* out) const {
   out->number(is_idle()).number(tasks_ended_).number(counts_).number(idle_.deadline_ns).number(idle_.weak_deadline_ns);
-  out->number(idle_.polls).number(idle_.now_ns);
+  out->number(idle_.polls).number(idle_.now_ns).number(idle_.in_real_time);
 }
 
 HostEngine::Heard HostEngine::read_idle(WireReader* in) {
@@ -320,10 +326,12 @@ HostEngine::Heard HostEngine::read_idle(WireReader* in) {
   heard.weak_deadline_ns = in->number<int64_t>();
   heard.polls = in->number<bool>();
   heard.now_ns = in->number<int64_t>();
+  heard.in_real_time = in->number<bool>();
   return heard;
 }
 
 void HostEngine::tell_idle() {
+  told_counts_ = counts_;
   WireWriter out = message(Kind::kIdle);
   write_idle(&out);
   send(0, std::make_shared<const std::string>(out.take()));
@@ -333,6 +341,7 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
   switch (kind) {
     case Kind::kIdle:
       heard_[static_cast<size_t>(from)] = read_idle(in);
+      quiet_since_ns_ = 0;
       return look_for_quiet();
     case Kind::kProbe: {
       WireWriter out = message(Kind::kProbed);
@@ -401,6 +410,7 @@ void HostEngine::decide() {
   int64_t weak_ns = Deadline::kNever;
   int64_t latest_ns = 0;
   bool polls = false;
+  bool in_real_time = false;
   bool same = true;
   bool ended = true;
   Counts all;
@@ -412,10 +422,12 @@ void HostEngine::decide() {
     weak_ns = std::min(weak_ns, now.weak_deadline_ns);
     latest_ns = std::max(latest_ns, now.now_ns);
     polls = polls || now.polls;
+    in_real_time = in_real_time || now.in_real_time;
     all.sent += now.counts.sent;
     all.received += now.counts.received;
   }
   if (!same) return look_for_quiet();  // all may have said so again meanwhile
+  if (in_real_time && !ended) return pass_real_time(latest_ns, std::min(own_ns, weak_ns));
   for (Heard& heard : heard_) heard.idle = false;
   if (ended) {
     stuck_ = true;  // nothing is looked for any more
@@ -440,6 +452,23 @@ void HostEngine::decide() {
   }
   WireWriter out = message(Kind::kPass);
   out.number(++gathering_number_).number(std::min(own_ns, weak_ns));
+  send_all(out.take());
+}
+
+void HostEngine::pass_real_time(int64_t now_ns, int64_t next_ns) {
+  const int64_t real_ns = monotonic_ns();
+  if (quiet_since_ns_ == 0) quiet_since_ns_ = real_ns;
+  const int64_t left_ns = next_ns == Deadline::kNever ? kRealPassNs : std::max<int64_t>(next_ns - now_ns, 0);
+  const int64_t look_at_ns = quiet_since_ns_ + std::min(left_ns, kRealPassNs);
+  if (real_ns < look_at_ns) {
+    look_again_ns_ = look_at_ns;
+    return;
+  }
+  const int64_t passed_ns = std::min(real_ns - quiet_since_ns_, left_ns);
+  quiet_since_ns_ = 0;
+  for (Heard& heard : heard_) heard.idle = false;
+  WireWriter out = message(Kind::kPass);
+  out.number(++gathering_number_).number(now_ns + passed_ns);
   send_all(out.take());
 }
 

@@ -98,7 +98,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
   };
   struct Heard {
     bool idle = false;
-    bool ended = false;  // no task of a rank there is left
+    bool ended = false;         // no task of a rank there is left
+    bool in_real_time = false;  // as in Idle
     Counts counts;
     int64_t deadline_ns = 0;
     int64_t weak_deadline_ns = 0;
@@ -125,6 +126,8 @@ class HostEngine final : public GroupBackend, public HostChannel {
   static Heard read_idle(WireReader* in);
   void look_for_quiet() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void decide() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Process 0: nobody moves, but a wait in real time may end. `next_ns`: of the deadlines, from `now_ns` of the world.
+  void pass_real_time(int64_t now_ns, int64_t next_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Process 0: the run ends, once all have told where their ranks are.
   void all_end(ErrorKind kind, std::string headline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void send_all(std::string message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -189,7 +192,10 @@ class HostEngine final : public GroupBackend, public HostChannel {
   ErrorKind end_kind_ ABSL_GUARDED_BY(mu_) = ErrorKind::kDeadlock;  // process 0: of a stuck run
   std::string headline_ ABSL_GUARDED_BY(mu_);
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // process 0 has heard that this one is idle
-  Counts polled_ ABSL_GUARDED_BY(mu_);      // process 0: of all, since when nobody did anything but poll, in real time
+  Counts told_counts_ ABSL_GUARDED_BY(mu_);
+  int64_t quiet_since_ns_ ABSL_GUARDED_BY(mu_) = 0;  // process 0: real time since which nobody moves, beside such waits
+  int64_t look_again_ns_ ABSL_GUARDED_BY(mu_) = 0;   // and when to ask all again; 0: never
+  Counts polled_ ABSL_GUARDED_BY(mu_);  // process 0: of all, since when nobody did anything but poll, in real time
   int64_t polling_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   bool gathering_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t gathering_number_ ABSL_GUARDED_BY(mu_) = 0;  // process 0: of the last one

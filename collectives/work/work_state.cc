@@ -317,6 +317,21 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
 void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (Completion::open()) [[unlikely]]
     return Completion::run_later([state = std::move(state)]() mutable { handles_gone(std::move(state)); });
+  if (state->world_ref().foreign()) [[unlikely]] {
+    // A destructor can refuse nothing: where ranks are fibers, which lock nothing, it is done on their thread.
+    const WorldPin alive(state->world_ref());
+    if (alive && state->scheduler()->options().engine == EngineKind::kFibers) {
+      Scheduler& scheduler = *state->scheduler();
+      scheduler.uncovered("threads that ranks made by themselves");
+      const TaskInfo info{.rank = state->rank(), .kind = TaskKind::kCompletion};
+      const Site site = state->site({});
+      return scheduler.post(info, site, [state = std::move(state)]() mutable { let_all_go(std::move(state)); });
+    }
+  }
+  let_all_go(std::move(state));
+}
+
+void WorkState::let_all_go(std::shared_ptr<WorkState> state) noexcept {
   // Others may come first, and a drop of a call that is done means nothing. Such a call lets go of the tensors' owners
   // here.
   if (state->acts_when_dropped() && state->world_ref().known() && !state->world_ref().foreign()) {

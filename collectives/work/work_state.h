@@ -299,6 +299,8 @@ class WorkState : public OpenCall {
   void run_callbacks(std::vector<Callback> callbacks, const absl::Status& status);
   // The last handle went. Put off while works are completed, this one perhaps among them.
   static void handles_gone(std::shared_ptr<WorkState> state) noexcept;
+  // The same, on a thread that may change what the world's tasks use.
+  static void let_all_go(std::shared_ptr<WorkState> state) noexcept;
 
   const WorldRef world_;
   const int rank_;

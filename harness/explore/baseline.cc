@@ -51,6 +51,8 @@ std::string gist(const std::string& text) {
   return absl::StrReplaceAll(out, {{"ranks", "rank"}});
 }
 
+bool same_faults(const FaultPlan& a, const FaultPlan& b) { return (a.empty() && b.empty()) || a.text() == b.text(); }
+
 void look_at_groups(World& world, Outcome* outcome) {
   const std::vector<std::shared_ptr<const Group>> all_groups = world.groups();
   if (all_groups.size() <= 1) return;
@@ -228,8 +230,39 @@ std::vector<std::string> Baseline::missed_faults() const {
   return baseline_outcome_->missed_faults;
 }
 
-Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_ptr<const void> owner) const {
+Outcome Baseline::run(const WorldOptions& world, const RunHooks& hooks, std::shared_ptr<const void> owner) {
+  Outcome outcome = run_alone(world, hooks, std::move(owner));
+  const auto comparable = [&](const Outcome& first) {
+    return outcome.report.ok() && first.report.outcomes.size() == outcome.report.outcomes.size();
+  };
+  if (!baseline_outcome_.has_value() || !comparable(*baseline_outcome_)) return outcome;
+  const size_t alone = outcome.failures.size();
+  compare(*baseline_outcome_, &outcome);
+  if (outcome.failures.size() == alone || same_faults(outcome.faults, baseline_outcome_->faults)) return outcome;
+  outcome.failures.resize(alone);
+  const Outcome& first = first_with_faults_of(world);
+  if (!first.report.ok()) {
+    outcome.failures.push_back(
+        absl::StrCat("with the same faults the run under ", first.report.schedule, " fails: ", first.headline()));
+  } else if (comparable(first)) {
+    compare(first, &outcome);
+  }
+  return outcome;
+}
+
+const Outcome& Baseline::first_with_faults_of(const WorldOptions& world) {
+  if (!with_other_faults_.has_value() || !same_faults(with_other_faults_->faults, world.faults) ||
+      with_other_faults_->report.outcomes.size() != static_cast<size_t>(world.world_size)) {
+    WorldOptions in_default_order = world;
+    in_default_order.schedule = Schedule::steered(*world_.seed, {});
+    with_other_faults_ = run_alone(std::move(in_default_order), {}, nullptr);
+  }
+  return *with_other_faults_;
+}
+
+Outcome Baseline::run_alone(WorldOptions options, const RunHooks& hooks, std::shared_ptr<const void> owner) const {
   Outcome outcome;
+  outcome.faults = options.faults;
   const std::shared_ptr<World> made(WorldState::make(std::move(options), hooks).release(),
                                     [owner = std::move(owner)](const World* world) { delete world; });
   World& world = *made;
@@ -255,8 +288,6 @@ Outcome Baseline::run(WorldOptions options, const RunHooks& hooks, std::shared_p
   if (checks_.keys_left && !outcome.keys.empty()) {
     outcome.failures.push_back(absl::StrCat("left over: keys in the store: ", absl::StrJoin(outcome.keys, ", ")));
   }
-  if (baseline_outcome_.has_value() && baseline_outcome_->report.outcomes.size() == outcome.report.outcomes.size())
-    compare(&outcome);
   return outcome;
 }
 
@@ -286,13 +317,11 @@ void Baseline::look_around(World& world, Outcome* outcome) const {
   for (const std::string& key : outcome->keys) outcome->values.push_back(value_of(world.store(), key).value_or(""));
 }
 
-void Baseline::compare(Outcome* outcome) const {
-  Comparison comparison(*baseline_outcome_, world_.poison.value_or(true), outcome);
+void Baseline::compare(const Outcome& first, Outcome* outcome) const {
+  Comparison comparison(first, world_.poison.value_or(true), outcome);
   comparison.results();
-  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made,
-                   baseline_outcome_->groups_made);
-  comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called,
-                   baseline_outcome_->groups_called);
+  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made, first.groups_made);
+  comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called, first.groups_called);
   comparison.store(checks_);
 }
 

@@ -35,6 +35,7 @@ std::optional<std::string> value_of(Store& store, std::string_view key);
 
 // The outcome of one run.
 struct Outcome {
+  FaultPlan faults;  // those of the run's world
   RunReport report;
   std::vector<std::string> failures;                    // what the report does not say
   std::vector<std::vector<Observation>> results;        // [rank]
@@ -50,7 +51,8 @@ struct Outcome {
   std::string signature() const;
 };
 
-// Runs a program in worlds of its own, and compares what each run came to with the baseline, the run in default order.
+// Runs a program in worlds of its own, and compares what each run came to with the baseline, the run in default order;
+// what differs because of a run's faults, with the run in default order that has the same ones.
 // Thread-safety: thread-compatible.
 class Baseline {
  public:
@@ -93,11 +95,16 @@ class Baseline {
   }
 
   // One run, with the checks. `owner`: of what the hooks point to; it lives as long as the run's world.
-  Outcome run(WorldOptions world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr) const;
+  Outcome run(const WorldOptions& world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr);
 
  private:
+  // Without those checks that compare runs.
+  Outcome run_alone(WorldOptions world, const RunHooks& hooks, std::shared_ptr<const void> owner) const;
   void look_around(World& world, Outcome* outcome) const;
-  void compare(Outcome* outcome) const;
+  // Appends to the outcome's failures where it differs from `first`.
+  void compare(const Outcome& first, Outcome* outcome) const;
+  // The run in default order with the faults and ranks of this world.
+  const Outcome& first_with_faults_of(const WorldOptions& world);
   // `command`, with what the command alone does not say of a run of so many ranks.
   std::string rerun_with(int ranks, std::string command) const;
 
@@ -108,6 +115,7 @@ class Baseline {
   const Program program_;
   const RunWorld run_;
   std::optional<Outcome> baseline_outcome_;
+  std::optional<Outcome> with_other_faults_;  // the latest first_with_faults_of()
 };
 
 }  // namespace rankloom::internal

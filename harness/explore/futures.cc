@@ -55,7 +55,7 @@ class Continuation final : public PolicySource {
 };
 
 // All schedules; empty: there are too many.
-std::vector<Futures> counted(const Baseline& baseline, const WorldOptions& world, const Trace& trace) {
+std::vector<Futures> counted(Baseline& baseline, const WorldOptions& world, const Trace& trace) {
   const std::vector<Trace::Step>& path = trace.steps();
   std::vector<Futures> futures(path.size() + 1);
   const auto tree = std::make_shared<ScheduleTree>(/*reduce=*/false);
@@ -84,7 +84,7 @@ std::vector<Futures> counted(const Baseline& baseline, const WorldOptions& world
   return futures.back().fail > 0 && tree->uncovered().empty() ? futures : std::vector<Futures>();
 }
 
-std::vector<Futures> sampled(const Baseline& baseline, const WorldOptions& world, const Trace& trace) {
+std::vector<Futures> sampled(Baseline& baseline, const WorldOptions& world, const Trace& trace) {
   const size_t choices = trace.steps().size();
   std::vector<Futures> futures(choices + 1);
   const int64_t end_ns = monotonic_ns() + kMostNs;
@@ -102,7 +102,7 @@ std::vector<Futures> sampled(const Baseline& baseline, const WorldOptions& world
 
 }  // namespace
 
-void count_futures(const Baseline& baseline, const WorldOptions& world, const Trace& trace, RunData::Search* search) {
+void count_futures(Baseline& baseline, const WorldOptions& world, const Trace& trace, RunData::Search* search) {
   if (world.schedule.kind() != Schedule::Kind::kSteered || world.faults.rate() > 0 || trace.cut()) return;
   WorldOptions free = world;
   free.schedule = Schedule::steered(*world.seed, {});

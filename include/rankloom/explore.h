@@ -66,7 +66,8 @@ struct ExploreOptions {
   int64_t max_runs = 1000;                      // those of shrinking not counted
   absl::Duration max_time = absl::Seconds(60);  // real time, shrinking not counted
   uint64_t first_seed = 1;
-  // With a rate in world.faults: each run has a seed of its own for its faults, beginning with the plan's.
+  // With a rate in world.faults: each run has a seed of its own for its faults, beginning with the plan's. Results
+  // that differ then are compared with those of the run in default order that has the same faults.
   bool vary_faults = true;
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -36,6 +37,8 @@ constexpr int kForStacks = 0;  // elsewhere the flag may mean memory that grows
 // Distinct tops modulo 4 KiB. Guarded stacks are large, so they can lose most of a page; slab stacks are small and
 // many, and a wide spread would touch a second page of each.
 size_t colour(size_t index, bool guarded) { return guarded ? index % 63 * 64 : index % 8 * 64; }
+
+std::atomic<size_t> guards{0};  // of all pools
 
 }  // namespace
 
@@ -81,9 +84,15 @@ void StackPool::give(void* top) {
 }
 
 char* StackPool::map_slab(const Slab& slab) const {
-  void* const base = mmap(nullptr, slab.count * stride(slab), guarded_ ? PROT_NONE : PROT_READ | PROT_WRITE,
+  void* const base = mmap(nullptr, slab.count * stride(slab), slab.guard > 0 ? PROT_NONE : PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | kUnreserved | kForStacks, -1, 0);
   return base == MAP_FAILED ? nullptr : static_cast<char*>(base);
+}
+
+bool StackPool::reserve_guards(size_t count) {
+  if (guards.fetch_add(count, std::memory_order_relaxed) + count <= kMostGuards) return true;
+  guards.fetch_sub(count, std::memory_order_relaxed);
+  return false;
 }
 
 void StackPool::add_slab() {
@@ -94,10 +103,13 @@ void StackPool::add_slab() {
   // At most 1 GiB at once, so that a failure leaves what is there usable.
   const auto count = [&] { return std::max<size_t>(1, std::min(wanted, (size_t{1} << 30) / stride(slab))); };
   slab.count = count();
+  if (slab.guard > 0 && !reserve_guards(slab.count)) {
+    slab.guard = 0;
+    slab.count = count();
+  }
   slab.base = map_slab(slab);
   if (slab.base == nullptr && slab.guard > page()) {  // where address space is limited (ulimit -v)
     slab.guard = page();
-    slab.count = count();
     slab.base = map_slab(slab);
   }
   if (slab.base == nullptr) {
@@ -114,7 +126,10 @@ void StackPool::add_slab() {
 
 void StackPool::release() {
   for (const unsigned id : told_) remove_valgrind_stack(id);
-  for (const Slab& slab : slabs_) munmap(slab.base, slab.count * stride(slab));
+  for (const Slab& slab : slabs_) {
+    munmap(slab.base, slab.count * stride(slab));
+    if (slab.guard > 0) guards.fetch_sub(slab.count, std::memory_order_relaxed);
+  }
   told_.clear();
   slabs_.clear();
   free_.clear();

@@ -10,15 +10,16 @@ namespace rankloom::internal {
 //   Up to kMaxGuarded stacks each has a guard below it: an overflow faults, and the fault names the rank. A guard is as
 //   large as the frame of one function may be, since a large local is not touched page by page: 8 MiB, a thread's whole
 //   stack, and less in worlds of more than 512 (kGuardSpace for all).
-//   Above that, two mappings a stack would meet vm.max_map_count (65,530 by default; hit at about 32,000 ranks), so
-//   stacks are cut from large MAP_NORESERVE slabs and have a canary at their low end, checked whenever the fiber stops:
-//   64 bytes that must be as the kernel gives them, all zero. Written ones would cost each stack a page; these read the
-//     one page of zeros.
+//   Above that, and for the stacks of helpers once the process has kMostGuards guards, two mappings a stack would meet
+//   vm.max_map_count (65,530 by default; hit at about 32,000 stacks), so stacks are cut from large MAP_NORESERVE slabs
+//   and have a canary at their low end, checked whenever the fiber stops: 64 bytes that must be as the kernel gives
+//   them, all zero. Written ones would cost each stack a page; these read the one page of zeros.
 // Stacks are coloured: their tops differ modulo 4 KiB, since equal ones made the same program six times slower.
 // Thread-safety: belongs to one thread.
 class StackPool {
  public:
   static constexpr int kMaxGuarded = 8192;
+  static constexpr size_t kMostGuards = 24'576;  // of all pools
   static constexpr int kCanaryWords = 8;
   static constexpr size_t kMostGuard = size_t{8} << 20;
   static constexpr size_t kGuardSpace = size_t{4} << 30;
@@ -40,7 +41,8 @@ class StackPool {
   // Whether stacks that are out now are such as begin() with these would give.
   bool fits(size_t bytes, bool guarded) const { return whole_pages(bytes) == bytes_ && guarded == guarded_; }
 
-  // All stacks until the next begin() have `bytes` and are guarded or not. Stacks of another shape are given back.
+  // All stacks until the next begin() have `bytes` and are guarded, as far as kMostGuards allows, or not. Stacks of
+  // another shape are given back.
   void begin(size_t bytes, bool guarded, int expected);
   Stack take();
   void give(void* top);
@@ -66,6 +68,8 @@ class StackPool {
   };
   size_t stride(const Slab& slab) const { return slab.guard + bytes_; }
   char* map_slab(const Slab& slab) const;  // null: errno says why
+  // False: the process has kMostGuards.
+  static bool reserve_guards(size_t count);
   size_t bytes_ = 0;
   bool guarded_ = false;
   int expected_ = 0;

@@ -869,9 +869,11 @@ void DeterministicScheduler::nobody_ready(StateLock& lock) {
 }
 
 void DeterministicScheduler::idle_outside(bool polls, StateLock& lock) {
+  const int others = outside_.load(std::memory_order_acquire) - 1;
   const Idle idle{.deadline_ns = next_timer_ns(),
                   .weak_deadline_ns = weak_floor_ns_,
-                  .beside = (running_ > 0 && !polls) || away() > 0 || outside_.load(std::memory_order_acquire) > 1,
+                  .beside = (running_ > 0 && !polls) || away() > 0 || (others > 0 && !real_time_passes(others)),
+                  .in_real_time = others > 0,
                   .polls = polls,
                   .now_ns = now_ns(),
                   .tasks = live_};

@@ -60,8 +60,11 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   struct Idle {
     int64_t deadline_ns = Deadline::kNever;       // the earliest own deadline
     int64_t weak_deadline_ns = Deadline::kNever;  // no default timeout ends before this
-    bool beside = false;                          // threads of ranks, or outside wakers but the idler's, may still act
-    bool polls = false;                           // tasks can run, but do nothing but ask whether something happened
+    // Threads of ranks, or outside wakers but the idler's, may still act; and none but those that let time pass as the
+    // real one does, waits for a shared file.
+    bool beside = false;
+    bool in_real_time = false;
+    bool polls = false;  // tasks can run, but do nothing but ask whether something happened
     int64_t now_ns = 0;
     int tasks = 0;  // that have not ended, steps excepted
   };

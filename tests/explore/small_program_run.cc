@@ -149,7 +149,7 @@ class RankRun {
     });
     const User user(this);
     if (free_) dawdle();
-    if (grouped) groups_[0] = init_process_group(rank, group_options());
+    if (grouped) (void)put(&groups_[0], init_process_group(rank, group_options()));
     run_all(program_.ranks[static_cast<size_t>(rank.rank())], 0);
   }
 
@@ -168,18 +168,27 @@ class RankRun {
     RankRun& run_;
   };
 
+  // In the free gear another task of the rank may begin meanwhile, and come here, too.
   void clear() {
-    future_.reset();
+    (void)put(&future_, {});
     for (size_t slot = 0; slot < kSlots; ++slot) drop(slot);
-    for (auto& stream : streams_) stream.reset();
-    for (auto& group : groups_) group.reset();
-    event_ = {};
-    {
-      const std::lock_guard lock(mine_);
-      promise_.reset();
-    }
-    if (shared_late_ != nullptr) shared_ = nullptr;
-    shared_late_.reset();
+    for (auto& stream : streams_) (void)put(&stream, {});
+    for (auto& group : groups_) (void)put(&group, {});
+    (void)put(&event_, {});
+    (void)put(&promise_, {});
+    (void)put(&shared_late_, {});
+  }
+  // A copy of what tasks of the rank share; and another value in its place, returning the one before, which goes
+  // without the lock.
+  template <typename T>
+  T copy(const T& of) {
+    const std::lock_guard lock(mine_);
+    return of;
+  }
+  template <typename T>
+  T put(T* to, T value) {
+    const std::lock_guard lock(mine_);
+    return std::exchange(*to, std::move(value));
   }
   // Before each use of memory that other tasks of the rank use, too.
   void point() const {
@@ -235,32 +244,37 @@ class RankRun {
     };
   }
 
+  // Good while a task uses this.
   Shared& shared() {
-    if (shared_ == nullptr) {
+    if (shared_ != nullptr) return *shared_;
+    std::shared_ptr<Shared> late = copy(shared_late_);
+    if (late == nullptr) {
       static const WorldLocal<Shared> shared("small program");
-      shared_late_ = shared.get(rank_->world());
-      shared_ = shared_late_.get();
+      late = shared.get(rank_->world());
+      (void)put(&shared_late_, late);
     }
-    return *shared_;
+    return *late;
   }
   Promise& promise() {
     static const WorldLocal<Promise> shared("promise");
     const auto promise = shared.get(
         rank_->world(), [this] { return std::make_shared<Promise>(&rank_->world().scheduler(), rank_->rank()); });
-    const std::lock_guard lock(mine_);
-    promise_ = promise;  // held until the rank's last task has ended
-    return *promise_;
+    (void)put(&promise_, promise);  // held until the rank's last task has ended
+    return *promise;
   }
-  SimStream& stream(int i) {
-    auto& stream = streams_[static_cast<size_t>(i)];
-    if (stream == nullptr) stream = std::make_unique<SimStream>(*rank_, absl::StrCat("s", i));
-    return *stream;
+  std::shared_ptr<SimStream> stream(int i) {
+    std::shared_ptr<SimStream> made = copy(streams_[static_cast<size_t>(i)]);
+    if (made == nullptr) {
+      made = std::make_shared<SimStream>(*rank_, absl::StrCat("s", i));
+      (void)put(&streams_[static_cast<size_t>(i)], made);
+    }
+    return made;
   }
 
   std::string do_op(const SmallOp& op, int number) {
     if (is_store(op.kind)) return do_store(op, number);
     if (is_of_group(op.kind)) {
-      const std::shared_ptr<ProcessGroup> group = groups_[static_cast<size_t>(op.group)];
+      const std::shared_ptr<ProcessGroup> group = copy(groups_[static_cast<size_t>(op.group)]);
       if (group == nullptr && op.kind != Kind::kInitGroup) return "no group";
       return is_call(op.kind) ? do_call(op, *group) : do_group(op, group);
     }
@@ -423,12 +437,17 @@ class RankRun {
     const bool is_root = root == pg.rank();
     const size_t slot = static_cast<size_t>(op.a);
     std::shared_ptr<Tensors> t;
+    std::shared_ptr<SimStream> on;
     CallOptions options;
     const auto with = [&](size_t ins, size_t in_size, size_t outs, size_t out_size) -> const CallOptions& {
       t = tensors(ins, in_size, outs, out_size, op.a);
-      kept_.push_back(t);
+      {
+        const std::lock_guard lock(mine_);
+        kept_.push_back(t);
+      }
       if (op.keep_alive) options.keep_alive = owner(t);
-      if (op.streamed) options.stream = &stream(0);
+      if (op.streamed) on = stream(0);
+      options.stream = on.get();
       if (op.timed) options.timeout = ms(1);
       return options;
     };
@@ -546,23 +565,27 @@ class RankRun {
     tensors_[slot] = std::move(tensors);
   }
 
+  std::shared_ptr<ProcessGroup> kept(int i, std::shared_ptr<ProcessGroup> made) {
+    (void)put(&groups_[static_cast<size_t>(i)], made);
+    return made;
+  }
+
   std::string do_group(const SmallOp& op, const std::shared_ptr<ProcessGroup>& pg) {
     switch (op.kind) {
       case Kind::kInitGroup:
-        groups_[static_cast<size_t>(op.b)] = init_process_group(*rank_, group_options());
-        return groups_[static_cast<size_t>(op.b)]->group_name();
-      case Kind::kNewGroup:
-        groups_[1] = pg->new_group({0, 1}, group_options());
-        return groups_[1] == nullptr ? "none" : groups_[1]->group_name();
+        return kept(op.b, init_process_group(*rank_, group_options()))->group_name();
+      case Kind::kNewGroup: {
+        const std::shared_ptr<ProcessGroup> made = kept(1, pg->new_group({0, 1}, group_options()));
+        return made == nullptr ? "none" : made->group_name();
+      }
       case Kind::kNewGroupOfAll:
-        groups_[1] = pg->new_group(group_options());
-        return groups_[1]->group_name();
-      case Kind::kSplitGroup:
-        groups_[1] = pg->split_group(pg->rank() / (op.a + 1), -pg->rank() * op.b, group_options());
-        return absl::StrCat(groups_[1]->group_name(), " ", groups_[1]->rank());
+        return kept(1, pg->new_group(group_options()))->group_name();
+      case Kind::kSplitGroup: {
+        const auto made = kept(1, pg->split_group(pg->rank() / (op.a + 1), -pg->rank() * op.b, group_options()));
+        return absl::StrCat(made->group_name(), " ", made->rank());
+      }
       case Kind::kDeviceMesh:
-        groups_[1] = init_device_mesh(pg, {pg->size()}).get_group();
-        return groups_[1]->group_name();
+        return kept(1, init_device_mesh(pg, {pg->size()}).get_group())->group_name();
       case Kind::kDestroyGroup:
         destroy_process_group(pg);
         return "";
@@ -627,14 +650,14 @@ class RankRun {
     const size_t slot = static_cast<size_t>(op.a);
     switch (op.kind) {
       case Kind::kFutureDone:
-        return future_ ? absl::StrCat(future_->done()) : "none";
-      case Kind::kFutureValue: {
-        if (!future_) return "none";
-        Future future = *future_;
-        return absl::StrCat(future.value().size(), future.work().is_completed());
-      }
+        if (const std::optional<Future> future = copy(future_)) return absl::StrCat(future->done());
+        return "none";
+      case Kind::kFutureValue:
+        if (std::optional<Future> future = copy(future_))
+          return absl::StrCat(future->value().size(), future->work().is_completed());
+        return "none";
       case Kind::kFutureThen:
-        if (future_) future_->then(callback_of(op, number));
+        if (std::optional<Future> future = copy(future_)) future->then(callback_of(op, number));
         return "";
       case Kind::kWaitAll:
       case Kind::kWaitAny: {
@@ -693,7 +716,7 @@ class RankRun {
         work.then(callback_of(op, number));
         return "";
       default:
-        future_ = work.get_future();
+        (void)put(&future_, std::optional<Future>(work.get_future()));
         return "";
     }
   }
@@ -784,47 +807,47 @@ class RankRun {
   std::string do_stream(const SmallOp& op, int number) {
     switch (op.kind) {
       case Kind::kLaunch:
-        stream(op.a).launch(body_of(op, number));
+        stream(op.a)->launch(body_of(op, number));
         return "";
       case Kind::kStreamQuery:
-        return absl::StrCat(stream(op.a).query());
+        return absl::StrCat(stream(op.a)->query());
       case Kind::kStreamSynchronize:
-        stream(op.a).synchronize();
+        stream(op.a)->synchronize();
         return "";
       case Kind::kStreamStatus: {
-        const absl::Status status = stream(op.a).status();
-        return std::string(stream(op.a).name()) + " " +
+        const absl::Status status = stream(op.a)->status();
+        return std::string(stream(op.a)->name()) + " " +
                std::string(status.ok() ? "ok" : error_kind_name(error_kind(status)));
       }
       case Kind::kStreamWaitFor:
         if (std::optional<Work> work = work_at(static_cast<size_t>(op.a)); work.has_value()) {
-          stream(op.b).wait_for(*work, op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
+          stream(op.b)->wait_for(*work, op.c == 0 ? absl::InfiniteDuration() : ms(op.c));
           return "";
         }
         return "none";
       case Kind::kBlockCurrentStream:
         if (std::optional<Work> work = work_at(static_cast<size_t>(op.a)); work.has_value()) {
-          work->block_current_stream(stream(op.b));
+          work->block_current_stream(*stream(op.b));
           return "";
         }
         return "none";
       case Kind::kRecordEvent:
-        event_ = stream(op.a).record();
+        (void)put(&event_, stream(op.a)->record());
         return "";
       case Kind::kQueryEvent:
-        return absl::StrCat(event_.query());
+        return absl::StrCat(copy(event_).query());
       case Kind::kSynchronizeEvent:
-        event_.synchronize();
+        copy(event_).synchronize();
         return "";
       default:
-        stream(op.a).wait_event(event_);
+        stream(op.a)->wait_event(copy(event_));
         return "";
     }
   }
 
   const SmallProgram& program_;
   const bool free_;
-  Shared* shared_;
+  Shared* const shared_;  // null: made late, by a task of the run
   Seen& seen_;
   RankContext* rank_ = nullptr;
   std::atomic<int> users_ = 0;
@@ -838,7 +861,7 @@ class RankRun {
   std::array<std::optional<Work>, kSlots> works_;
   std::array<std::shared_ptr<Tensors>, kSlots> tensors_;
   std::vector<std::shared_ptr<Tensors>> kept_;
-  std::array<std::unique_ptr<SimStream>, 2> streams_;
+  std::array<std::shared_ptr<SimStream>, 2> streams_;
   Stream::Event event_;
   std::optional<Future> future_;
 };

@@ -22,10 +22,13 @@
 #include "collectives/mpi/mpi_member.h"
 #include "collectives/mpi/mpi_world.h"
 #include "rankloom/mpi.h"
+#include "rankloom/store.h"
 
 namespace {
 
 using namespace rankloom;
+
+std::string file_of_job;  // for a store that all processes share
 
 // Faults of MPI, whose own calls stand behind those below.
 std::atomic<bool> no_probe{false};      // MPI_Improbe() fails
@@ -176,6 +179,14 @@ void host(const std::string& kind, RankContext& rank) {
   }
   if (kind == "go_on" && is_last) throw std::runtime_error("the disk is full");
   for (volatile bool computes = kind == "go_on" && rank.rank() == 0; computes;) usleep(1000);
+  if (kind == "file") {
+    // The last rank waits for a file that a rank of the other process writes to when it has slept; others sleep, too.
+    const auto file = FileStore::open(file_of_job, {.scheduler = &rank.world().scheduler()});
+    if (is_last) file->wait({"slept"}, absl::Seconds(20));
+    if (!is_last) rank.sleep_for(absl::Milliseconds(100 * (rank.rank() + 1)));
+    if (rank.rank() == 1) file->set("slept", "");
+    if (is_last && rank.now() < absl::Milliseconds(190)) throw std::runtime_error("early");
+  }
   if (kind == "sleep") rank.sleep_for(absl::Minutes(rank.rank() + 1));
   pg->all_reduce(x).wait();
   if (rank.rank() == 0) std::printf("sum %d at %s\n", x[0], absl::FormatDuration(rank.now()).c_str());
@@ -292,6 +303,7 @@ int run(const std::string& kind, const std::string& folder) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 3) file_of_job = argv[3];
     return run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : ".");
   } catch (const DistError& error) {
     std::printf("refused: %s\n", error.what());

@@ -232,8 +232,8 @@ class JobsTest(unittest.TestCase):
 class HostsTest(unittest.TestCase):
     """Worlds with three ranks in each process, the last one with what is left."""
 
-    def job(self, kind, ranks=6, processes=2, fails=False):
-        return mpi_job.run(IMPLEMENTATION, processes, PROGRAM, ["host_" + kind, str(ranks)], timeout=SOON, fails=fails)
+    def job(self, kind, ranks=6, processes=2, arguments=(), fails=False):
+        return mpi_job.run(IMPLEMENTATION, processes, PROGRAM, ["host_" + kind, str(ranks), *arguments], timeout=SOON, fails=fails)
 
     def failed_job(self, kind, ranks=6, processes=2):
         done = self.job(kind, ranks, processes, fails=True)
@@ -295,6 +295,14 @@ class HostsTest(unittest.TestCase):
     def test_exit_in_a_rank_ends_the_job(self):
         done = self.failed_job("exit")
         self.assertIn("rankloom: rank 5 called exit() on a fiber: the process ends with code 1", done.stdout)
+
+    def test_ranks_sleep_in_real_time_while_one_waits_for_a_shared_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.monotonic()
+            done = self.job("file", arguments=[folder + "/store"])
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertRegex(done.stdout, r"sum 126 at 5\d\d(\.\d+)?ms\n")  # the longest sleep
+            self.assertGreater(time.monotonic() - begun, 0.19)
 
     def test_time_is_virtual_and_the_same_for_all(self):
         done = self.job("sleep")

@@ -3,6 +3,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -711,6 +713,42 @@ TEST(WrittenOutput, IsNoneOfACallThatIsDone) {
               })
         .throw_if_failed();
   }
+}
+
+// The list of open outputs is the fibers' own, without a lock: what another thread lets go leaves it there.
+TEST(OpenOutputsOnFibersTest, AThreadThatLetsGoOfAHandleTakesNothingFromTheFibersAtOnce) {
+  const RunReport report = run_world({.world_size = 2, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<std::vector<float>> x(200, std::vector<float>(4, static_cast<float>(rank.rank() + 1)));
+    std::vector<Work> works;
+    for (std::vector<float>& each : x) works.push_back(pg->all_reduce(each));
+    pg->barrier().wait();  // all are done, and their outputs open
+    std::jthread other([gone = std::move(works)]() mutable {
+      while (!gone.empty()) gone.pop_back();
+    });
+    std::vector<float> y(4, 1);
+    for (int i = 0; i < 200; ++i) pg->all_reduce(y).wait();
+    other.join();
+    rank.sleep_for(absl::Milliseconds(1));  // by then all that was to be done on the fibers' thread is
+    for (std::vector<float>& each : x) pg->all_reduce(each).wait();  // none is refused
+    EXPECT_EQ(x[199][3], 6);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(OpenOutputsOnFibersTest, AnUnfinishedCallThatAThreadLetsGoFailsItsGroupByName) {
+  const RunReport report = run_world({.world_size = 2, .engine = EngineKind::kFibers}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4), y(4);
+    if (rank.rank() == 1) {
+      rank.sleep_for(absl::Seconds(1));
+    } else {
+      std::jthread([work = pg->all_reduce(x)] {});
+    }
+    pg->all_reduce(y).wait();
+  });
+  EXPECT_FALSE(report.ok());
+  EXPECT_THAT(report.text(), HasSubstr("group 0, all_reduce seq 1: the work was dropped unfinished"));
 }
 
 }  // namespace

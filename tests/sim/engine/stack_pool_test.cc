@@ -102,6 +102,47 @@ TEST(StackPoolTest, StacksWithGuardsOfTwoSizesComeBackAsTheyWere) {
   }
 }
 
+// Of helpers there may be more than the system has mappings for (vm.max_map_count: 65,530, of which a guard takes two).
+TEST(StackPoolTest, BeyondTheMostGuardsStacksHaveCanaries) {
+  const auto take = [](StackPool& pool, size_t count) {
+    size_t guarded = 0;
+    pool.begin(16 * 1024, /*guarded=*/true, 1);
+    for (size_t i = 0; i < count; ++i) {
+      const StackPool::Stack stack = pool.take();
+      EXPECT_TRUE(StackPool::intact(stack));
+      if (stack.guard == 0) static_cast<char*>(stack.bottom)[0] = 1;
+      EXPECT_EQ(StackPool::intact(stack), stack.guard > 0);
+      guarded += stack.guard > 0 ? 1 : 0;
+    }
+    return guarded;
+  };
+  std::set<size_t> guarded;
+  for (int round = 0; round < 2; ++round) {  // what a pool gives back counts no longer
+    StackPool first;
+    StackPool second;
+    EXPECT_EQ(take(first, 10'000), 10'000u);
+    guarded.insert(take(second, 30'000));
+  }
+  EXPECT_EQ(guarded.size(), 1u);
+  EXPECT_LE(*guarded.begin(), StackPool::kMostGuards - 10'000);  // those of fibers of other tests count, too
+  EXPECT_GT(*guarded.begin(), StackPool::kMostGuards - 10'000 - StackPool::kMaxGuarded);
+}
+
+TEST(StackPoolTest, AWorldMayHaveSoManyHelpersOnFibers) {
+  constexpr int kHelpers = 40'000;
+  auto scheduler = make_scheduler(fibers(Schedule::fifo()), 1);
+  int begun = 0;
+  scheduler->run([&](int, Task&) {
+    for (int i = 0; i < kHelpers; ++i) {
+      scheduler->spawn({.rank = 0, .kind = TaskKind::kHelper}, [&] {
+        ++begun;
+        while (begun < kHelpers) scheduler->yield(Site{.what = "yield"});
+      });
+    }
+  });
+  EXPECT_EQ(begun, kHelpers);
+}
+
 // Uses some 500 bytes of stack per level, all of them written.
 int deep(int levels) {
   volatile char frame[400];
