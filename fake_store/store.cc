@@ -163,9 +163,9 @@ void Store::enter(const char* op, std::string_view key, CodeSite code, bool poll
 
 void Store::enter_from_elsewhere(const char* op, CodeSite code) const {
   const WorldRef& world = state_->world();
-  CallScope::check(
-      world, [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op, .code = code}; },
-      /*after_run=*/true);
+  const auto called = [&] { return CalledHandle{.rank = -1, .handle = std::string(kind()), .op = op, .code = code}; };
+  CallScope::check(world, called, /*after_run=*/true);
+  CallScope::check_thread(world, called);
   if (const absl::Status cause = state_->abort_cause(); !cause.ok()) fail(cause, op);
 }
 

@@ -64,15 +64,27 @@ void* rank_local(const void* key, std::shared_ptr<void> (*make)()) {
   return rank->local(key, make);
 }
 
+namespace {
+
+void check_local_thread(World& world, std::string_view name, const char* op, CodeSite code) {
+  CallScope::check_thread(&state_of(world).scheduler(), [&] {
+    return CalledHandle{.rank = -1, .handle = absl::StrCat("WorldLocal \"", sv(name), "\""), .op = op, .code = code};
+  });
+}
+
+}  // namespace
+
 std::shared_ptr<void> world_local(World& world, std::string_view name, const void* type,
                                   absl::FunctionRef<std::shared_ptr<void>()> make, CodeSite code) {
   const LibraryScope library;
+  check_local_thread(world, name, "get", code);
   return state_of(world).shared_object(name, type, make, WorldState::Maker::kMatters, code);
 }
 
 void forget_world_local(World& world, std::string_view name) {
   const LibraryScope library;
   Scheduler& scheduler = state_of(world).scheduler();
+  check_local_thread(world, name, "forget", {});
   if (WorldRef(&scheduler).has(Task::current())) scheduler.point(Site{.what = "WorldLocal forget", .detail = name});
   state_of(world).unshare(name);
 }

@@ -125,6 +125,7 @@ bool RankState::unwinding() const {
   if (std::uncaught_exceptions() == 0) return false;
   const Task* const task = Task::current();
   if (task == nullptr || task->user != this || task->info.kind == TaskKind::kStream) return false;
+  if (task->info.kind == TaskKind::kCompletion) return false;  // the exception is that of the stack it runs on
   return !task->adopted || task->info.kind == TaskKind::kRank;
 }
 
@@ -692,8 +693,10 @@ void WorldState::retrieved(const absl::Status& error) {
   if (error.ok() || !world.known()) return;
   const WorldPin alive(world);
   if (!alive) return;
-  if (auto* const state = static_cast<RankState*>(world.scheduler()->user_of(rank)); state != nullptr)
-    state->world().retrieved(error);
+  auto* const state = static_cast<RankState*>(world.scheduler()->user_of(rank));
+  if (state == nullptr) return;
+  absl::AnyInvocable<void()> retrieve = [state, error] { state->world().retrieved(error); };
+  if (!given_to_fibers(world, rank, "error", &retrieve)) retrieve();
 }
 
 std::vector<std::string> WorldState::unretrieved_notes() const {

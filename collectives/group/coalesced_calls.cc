@@ -28,6 +28,7 @@ using namespace internal;
 
 void ProcessGroup::start_coalescing(CodeSite code) {
   CallScope::check(front_->world_, [&] { return front_->called("start_coalescing", code); });
+  CallScope::check_thread(front_->world_, [&] { return front_->called("start_coalescing", code); });
   front_->need_own_rank("start_coalescing", code);
   if (front_->coalescing_ != nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "start_coalescing"}, ErrorKind::kInvalidArgument,
@@ -42,6 +43,7 @@ void ProcessGroup::start_coalescing(CodeSite code) {
 
 Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   CallScope::check(front_->world_, [&] { return front_->called("end_coalescing", code); });
+  CallScope::check_thread(front_->world_, [&] { return front_->called("end_coalescing", code); });
   front_->need_own_rank("end_coalescing", code);
   if (front_->coalescing_ == nullptr) {
     refuse({.rank = global_rank(), .group = front_->name_, .op = "end_coalescing"}, ErrorKind::kInvalidArgument,
@@ -143,18 +145,22 @@ void GroupFront::drop_coalescing() noexcept {
       invalid_argument("rank ", handle_.global_rank(), ", group ", handle_.group_name(),
                        ": start_coalescing() without end_coalescing(): never issued: ", absl::StrJoin(ops, ", "),
                        site_place(Site{.code = gathered->calls.back().code}));
-  if (const WorldPin alive(world_); alive && rank_state_ != nullptr) {
-    CloseRecords(rank_state_, world_, std::move(records)).ended(status);
-    // The program of a rank that fails between the two is not to blame.
-    if (!rank_state_->unwinding() && !rank_state_->world().ended_text(rank_state_->rank()).starts_with("failed"))
-      rank_state_->world().note(WorldState::NoteKind::kLeftover, message_of(status));
-  }
-  for (const std::shared_ptr<PartWork>& part : gathered->parts) {
-    try {
-      part->complete(status);
-    } catch (...) {  // of a callback, after the world's end: no rank is left that could fail
+  absl::AnyInvocable<void()> end = [rank = rank_state_, world = world_, records = std::move(records), status,
+                                    parts = std::move(gathered->parts)]() mutable {
+    if (const WorldPin alive(world); alive && rank != nullptr) {
+      CloseRecords(rank, world, std::move(records)).ended(status);
+      // The program of a rank that fails between the two is not to blame.
+      if (!rank->unwinding() && !rank->world().ended_text(rank->rank()).starts_with("failed"))
+        rank->world().note(WorldState::NoteKind::kLeftover, message_of(status));
     }
-  }
+    for (const std::shared_ptr<PartWork>& part : parts) {
+      try {
+        part->complete(status);
+      } catch (...) {  // of a callback, after the world's end: no rank is left that could fail
+      }
+    }
+  };
+  if (!given_to_fibers(world_, own_rank_, "drop", &end)) end();
 }
 
 }  // namespace internal

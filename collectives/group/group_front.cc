@@ -36,13 +36,18 @@ GroupFront::GroupFront(ProcessGroup* handle, RankState* context, std::shared_ptr
 }
 
 GroupFront::~GroupFront() {
-  if (at_end_ != 0) [[unlikely]] {
-    if (const WorldPin alive(world_); alive) rank_state_->world().forget_at_end(at_end_);
-  }
   // The world has its own groups until all members have left, this one by another handle perhaps.
-  if (rank_state_ == nullptr || left_ || (GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_))) [[likely]]
+  const bool leaves =
+      rank_state_ != nullptr && !left_ && !(GroupAccess::of_world(*group_) && !GroupAccess::any_left(*group_));
+  if (!leaves && at_end_ == 0) [[likely]]
     return;
-  if (const WorldPin alive(world_); alive) rank_state_->recorder().left(group_);
+  const WorldPin alive(world_);
+  if (!alive) return;
+  absl::AnyInvocable<void()> leave = [rank = rank_state_, hook = at_end_, group = leaves ? group_ : nullptr] {
+    if (hook != 0) rank->world().forget_at_end(hook);
+    if (group != nullptr) rank->recorder().left(group);
+  };
+  if (!given_to_fibers(world_, own_rank_, "group", &leave)) leave();
 }
 
 void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const {

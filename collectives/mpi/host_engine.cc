@@ -341,7 +341,9 @@ void HostEngine::handle_stuck(Kind kind, int from, WireReader* in) {
   switch (kind) {
     case Kind::kIdle:
       heard_[static_cast<size_t>(from)] = read_idle(in);
-      quiet_since_ns_ = 0;
+      // Somebody has moved: what passed before counts all the same.
+      if (quiet_since_ns_ != 0)
+        quiet_before_ns_ += std::min(monotonic_ns() - std::exchange(quiet_since_ns_, 0), kRealPassNs);
       return look_for_quiet();
     case Kind::kProbe: {
       WireWriter out = message(Kind::kProbed);
@@ -428,6 +430,7 @@ void HostEngine::decide() {
   }
   if (!same) return look_for_quiet();  // all may have said so again meanwhile
   if (in_real_time && !ended) return pass_real_time(latest_ns, std::min(own_ns, weak_ns));
+  quiet_since_ns_ = quiet_before_ns_ = 0;
   for (Heard& heard : heard_) heard.idle = false;
   if (ended) {
     stuck_ = true;  // nothing is looked for any more
@@ -459,13 +462,14 @@ void HostEngine::pass_real_time(int64_t now_ns, int64_t next_ns) {
   const int64_t real_ns = monotonic_ns();
   if (quiet_since_ns_ == 0) quiet_since_ns_ = real_ns;
   const int64_t left_ns = next_ns == Deadline::kNever ? kRealPassNs : std::max<int64_t>(next_ns - now_ns, 0);
-  const int64_t look_at_ns = quiet_since_ns_ + std::min(left_ns, kRealPassNs);
+  const int64_t look_at_ns = quiet_since_ns_ - quiet_before_ns_ + std::min(left_ns, kRealPassNs);
   if (real_ns < look_at_ns) {
     look_again_ns_ = look_at_ns;
     return;
   }
-  const int64_t passed_ns = std::min(real_ns - quiet_since_ns_, left_ns);
-  quiet_since_ns_ = 0;
+  const int64_t passed_ns = std::min(real_ns - quiet_since_ns_ + quiet_before_ns_, left_ns);
+  quiet_since_ns_ = real_ns;  // what it takes to tell all counts, too
+  quiet_before_ns_ = 0;
   for (Heard& heard : heard_) heard.idle = false;
   WireWriter out = message(Kind::kPass);
   out.number(++gathering_number_).number(now_ns + passed_ns);
@@ -868,6 +872,11 @@ void HostEngine::finish(const std::vector<RunReport::Outcome>& outcomes) ABSL_NO
     out.number(told);
     const auto bytes = std::make_shared<const std::string>(absl::StrCat(out.bytes(), body.bytes()));
     for (int process = 0; process < processes_; ++process) send(process, bytes);
+  }
+  {
+    OrderedMutexLock lock(&mu_);
+    look_again_ns_ = 0;
+    stuck_ = true;  // nothing is looked for any more: no message comes after the last
   }
   const std::string late = absl::StrCat(
       "a rank has not ended ", absl::FormatDuration(absl::Nanoseconds(abort_grace_ns)), " after the run was aborted");

@@ -193,8 +193,11 @@ class HostEngine final : public GroupBackend, public HostChannel {
   std::string headline_ ABSL_GUARDED_BY(mu_);
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // process 0 has heard that this one is idle
   Counts told_counts_ ABSL_GUARDED_BY(mu_);
-  int64_t quiet_since_ns_ ABSL_GUARDED_BY(mu_) = 0;  // process 0: real time since which nobody moves, beside such waits
-  int64_t look_again_ns_ ABSL_GUARDED_BY(mu_) = 0;   // and when to ask all again; 0: never
+  // Process 0, while a wait in real time may end: real time since which nobody moves, 0: somebody does; how much of it
+  // passed before, and has not for the world; and when to ask all again, 0: never.
+  int64_t quiet_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t quiet_before_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t look_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   Counts polled_ ABSL_GUARDED_BY(mu_);  // process 0: of all, since when nobody did anything but poll, in real time
   int64_t polling_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   bool gathering_ ABSL_GUARDED_BY(mu_) = false;

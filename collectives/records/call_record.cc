@@ -160,7 +160,7 @@ CollectiveCall call_of(const FlightEntry& entry) {
   call.code = entry.code;
   size_t at = 0;
   std::vector<TensorView> lists[2];
-  for (int i = 0; i < entry.inputs + entry.outputs; ++i) {
+  for (uint32_t i = 0; i < entry.inputs + entry.outputs; ++i) {
     const std::vector<int64_t> sizes = entry.shapes.take(&at);
     lists[i < entry.inputs ? 0 : 1].push_back(
         TensorView::meta(Dims(sizes.begin(), sizes.end()), static_cast<DType>(entry.dtype)));

@@ -193,7 +193,10 @@ class CallRecordState::RecordedWork final : public WorkState {
 
 CallRecordState::CallRecordState(CostModel with) : model(std::move(with)), owner_(std::make_shared<Owner>(this)) {}
 
-CallRecordState::~CallRecordState() { owner_->record = nullptr; }
+CallRecordState::~CallRecordState() {
+  const Owner::Turn turn(owner_.get());
+  owner_->record = nullptr;
+}
 
 CallRecordState& CallRecordState::used() {
   owner_->used();
@@ -337,15 +340,18 @@ void CallRecordState::compute(int64_t duration_ns, std::string_view name) {
 }
 
 void CallRecordState::clear() {
+  // Works of forgotten calls have nothing to settle any more.
+  const std::shared_ptr<RecordedWork> last = std::move(last_work_);  // goes last: it waits for its turn
+  {
+    const Owner::Turn turn(owner_.get());
+    owner_->record = nullptr;
+  }
+  owner_ = std::make_shared<Owner>(this);
   chunks.clear();
   size = 0;
   now_ns = end_ns = 0;
   std::fill(free_ns.begin(), free_ns.end(), 0);
   for (Kind& kind : kinds) kind.calls = kind.total_ns = 0;
-  // Works of forgotten calls have nothing to settle any more.
-  owner_->record = nullptr;
-  owner_ = std::make_shared<Owner>(this);
-  last_work_ = nullptr;
   live_bytes = 0;
   peak_bytes = 0;
 }

@@ -67,9 +67,10 @@ DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHand
       device_(device),
       handle_(handle),
       state_(std::make_shared<DeviceStreamState>(rank.rank(), name)),
-      keeper_(state_.get(),
-              [runtime = runtime_, state = state_, &rank](const void*) { internal::give_up(*runtime, *state, rank); }) {
-}
+      keeper_(state_.get(), [runtime = runtime_, state = state_, &rank](const void*) {
+        absl::AnyInvocable<void()> drop = [runtime, state, &rank] { internal::give_up(*runtime, *state, rank); };
+        if (!given_to_fibers(runtime->world_ref(), state->rank, "drop", &drop)) drop();
+      }) {}
 
 DeviceStream::~DeviceStream() {
   if (std::uncaught_exceptions() == 0) [[likely]]

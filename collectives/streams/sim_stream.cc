@@ -246,7 +246,10 @@ SimStream::SimStream(RankContext& rank, std::string_view name)
     // The rank's: the last that goes lets go of the queue, which its task holds by itself.
     : queue_([queue = std::make_shared<Queue>(state_of(rank), name)]() mutable {
         Queue* const held = queue.get();
-        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) { queue->give_up(); });
+        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) {
+          absl::AnyInvocable<void()> give_up = [queue] { queue->give_up(); };
+          if (!given_to_fibers(queue->world, queue->rank, "drop", &give_up)) give_up();
+        });
       }()) {}
 
 SimStream::~SimStream() {

@@ -119,9 +119,13 @@ void ThreadedGroupCore::leave(int rank) {
 
 void ThreadedGroupCore::listen() {
   // A work may have no waiter but a callback: an abort completes it.
-  on_abort_ = world_.on_abort([weak = weak_from_this()](const absl::Status& cause) {
-    if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->fail(cause);
-  });
+  on_abort_ =
+      world_.on_abort([weak = weak_from_this(), world = WorldRef(&world_.scheduler())](const absl::Status& cause) {
+        const std::shared_ptr<ThreadedGroupCore> core = weak.lock();
+        if (core == nullptr) return;
+        absl::AnyInvocable<void()> fail = [core, cause] { core->fail(cause); };
+        if (!given_to_fibers(world, /*rank=*/-1, "abort", &fail)) fail();
+      });
   at_end_ = world_.at_end(int64_t{group_->id()} * world_.size(), [weak = weak_from_this()] {
     if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close(world_ended());
   });
@@ -190,8 +194,7 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const WorldPin alive(front().world_ref());
   if (!alive || front().world_ref().ended()) return;  // all that was on its way ends with the world
   // Refused, as their calls are: the thread of the fibers has no locks against others.
-  if (Task::current() == nullptr && front().scheduler()->options().engine == EngineKind::kFibers)
-    (void)front().enter("abort", code);
+  if (Task::current() == nullptr && front().scheduler()->beside_fibers()) (void)front().enter("abort", code);
   // Not of a task of another world, for which the pin keeps this one.
   const bool own = front().world_ref().has(Task::current());
   const Site site{.what = "abort", .code = code, .group = group()->name()};
@@ -205,10 +208,17 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
       make_error(ErrorKind::kAborted, text),
       blamed_on(by, make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0]),
                 front().rank_state()->unwinding()));
-  core_->fail(cause);
-  // Another member may have made the group fail a moment ago, and be about to end this one's calls.
-  rendezvous_->await_failed(ProcessGroup::rank());
-  close_outputs();
+  const auto fail = [cause](ThreadedProcessGroup& group) {
+    group.core_->fail(cause);
+    // Another member may have made the group fail a moment ago, and be about to end this one's calls.
+    group.rendezvous_->await_failed(group.ProcessGroup::rank());
+    group.close_outputs();
+  };
+  if (const std::shared_ptr<ProcessGroup> self = own ? nullptr : weak_from_this().lock(); self != nullptr) {
+    absl::AnyInvocable<void()> there = [self, fail] { fail(static_cast<ThreadedProcessGroup&>(*self)); };
+    if (given_to_fibers(front().world_ref(), global_rank(), "abort", &there)) return;
+  }
+  fail(*this);
   if (own) point_of_caller(site);
 }
 

@@ -141,6 +141,7 @@ void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
     const LibraryScope library;
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
+    state_->may_get_callbacks(code);
     state_->learned();  // the callback is told, and may be all that is
     state_->then(std::move(callback), /*learns=*/true);
   }
@@ -189,6 +190,19 @@ Promise::Promise(Scheduler* scheduler, int rank) : Promise(scheduler, rank, Hook
 Work Promise::work() const { return WorkState::handle(state_); }
 Future Promise::future() const { return Future(work()); }
 
+namespace {
+
+// Records of ranks and works that are made of this one end with it: the ranks' own, if these are fibers.
+void complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status) {
+  if (state->world_ref().foreign()) [[unlikely]] {
+    absl::AnyInvocable<void()> complete = [state, status] { state->complete(status); };
+    if (given_to_fibers(state->world_ref(), state->rank(), "promise", &complete)) return;
+  }
+  state->complete(status);
+}
+
+}  // namespace
+
 void Promise::set_value(std::vector<TensorView> result) {
   const LibraryScope library;
   constexpr Site kSite{.what = "promise set_value"};
@@ -196,7 +210,7 @@ void Promise::set_value(std::vector<TensorView> result) {
   point_of_caller(kSite);
   if (!state->keep()) return;
   state->tensors = std::move(result);
-  state->complete(absl::OkStatus());
+  complete_by_any(state, absl::OkStatus());
   point_of_caller(kSite);
 }
 
@@ -206,7 +220,7 @@ void Promise::set_error(const absl::Status& status) {
   const std::shared_ptr<State> state = state_;
   point_of_caller(kSite);
   if (!state->keep()) return;
-  state->complete(status);
+  complete_by_any(state, status);
   point_of_caller(kSite);
 }
 

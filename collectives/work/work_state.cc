@@ -87,6 +87,10 @@ bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
   return is_over();
 }
 
+void WorkState::may_get_callbacks(CodeSite code) const {
+  if (!is_over() && !by_any_thread()) CallScope::check_thread(world_, [&] { return called("then", code); });
+}
+
 bool WorkState::polled(const char* what, CodeSite code) {
   if (settled(what, code)) return true;
   const auto poll = [&](Scheduler* clock) {
@@ -126,12 +130,16 @@ std::string WorkState::open_text() const {
 
 void WorkState::forget_outputs() noexcept {
   OpenOutputs* const list = open_in_.load(std::memory_order_relaxed);
-  open_in_.store(nullptr, std::memory_order_relaxed);
   if (list == nullptr) return;
   if (world_.foreign()) [[unlikely]] {
-    if (const WorldPin alive(world_); alive) list->remove(*open_call_);
+    const WorldPin alive(world_);
+    // Then the last handle that goes does it, on the fibers' thread.
+    if (alive && scheduler()->beside_fibers()) return;
+    open_in_.store(nullptr, std::memory_order_relaxed);
+    if (alive) list->remove(*open_call_);
     return;
   }
+  open_in_.store(nullptr, std::memory_order_relaxed);
   // The list is memory of the rank, which may have given the handle to another one.
   if (object_ != 0 && Task::current()->info.rank != rank_) [[unlikely]] {
     if (StepRecord* const record = this->record(); record != nullptr) record->write_memory(rank_);
@@ -318,15 +326,8 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
   if (Completion::open()) [[unlikely]]
     return Completion::run_later([state = std::move(state)]() mutable { handles_gone(std::move(state)); });
   if (state->world_ref().foreign()) [[unlikely]] {
-    // A destructor can refuse nothing: where ranks are fibers, which lock nothing, it is done on their thread.
-    const WorldPin alive(state->world_ref());
-    if (alive && state->scheduler()->options().engine == EngineKind::kFibers) {
-      Scheduler& scheduler = *state->scheduler();
-      scheduler.uncovered("threads that ranks made by themselves");
-      const TaskInfo info{.rank = state->rank(), .kind = TaskKind::kCompletion};
-      const Site site = state->site({});
-      return scheduler.post(info, site, [state = std::move(state)]() mutable { let_all_go(std::move(state)); });
-    }
+    absl::AnyInvocable<void()> let_go = [state]() mutable { let_all_go(std::move(state)); };
+    if (given_to_fibers(state->world_ref(), state->rank(), "drop", &let_go)) return;
   }
   let_all_go(std::move(state));
 }

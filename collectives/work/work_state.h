@@ -271,6 +271,9 @@ class WorkState : public OpenCall {
   void let_go_open() noexcept;
 
   bool settled_elsewhere(const char* op, CodeSite code);
+  // Throws for a thread that may not touch the list of callbacks.
+  void may_get_callbacks(CodeSite code) const;
+  bool by_any_thread() const { return mu_.locks() || scheduler() == nullptr; }
   // Of a work that is not done: whether it is after a scheduling point.
   bool polled(const char* what, CodeSite code);
   // A scheduling point of a task of the work's world, before something that depends on whether the work is done.

@@ -193,7 +193,10 @@ WorldOptions Baseline::with(const Schedule& schedule) const {
 }
 
 std::string Baseline::rerun_of(const WorldOptions& world) const {
-  return rerun_with(world.world_size, rerun_command(world));
+  std::string command = rerun_command(world);
+  // Of a failure that needs no fault: the program's own would come back.
+  if (world.faults.empty() && !world_.faults.empty() && !command.empty()) command = "RANKLOOM_FAULTS= " + command;
+  return rerun_with(world.world_size, std::move(command));
 }
 
 std::string Baseline::rerun_with(int ranks, std::string command) const {

@@ -63,11 +63,11 @@ struct ExploreOptions {
   // The exhaustive one, if listed, runs first, with half of the budget (alone: all); then the others, in turns.
   std::vector<Strategy> strategies = {Strategy::exhaustive(), Strategy::pct(3), Strategy::starve(),
                                       Strategy::late_completion(), Strategy::random()};
-  int64_t max_runs = 1000;                      // those of shrinking not counted
+  int64_t max_runs = 1000;                      // those of shrinking, and of vary_faults' comparisons, not counted
   absl::Duration max_time = absl::Seconds(60);  // real time, shrinking not counted
   uint64_t first_seed = 1;
   // With a rate in world.faults: each run has a seed of its own for its faults, beginning with the plan's. Results
-  // that differ then are compared with those of the run in default order that has the same faults.
+  // that differ then are compared with those of a further run, in default order and with the same faults.
   bool vary_faults = true;
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;

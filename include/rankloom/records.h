@@ -275,7 +275,8 @@ struct FlightDumpOptions {
 
 // The last calls of a rank (WorldOptions::recorded_calls of them) in PyTorch's flight recorder format, version 2.10: as
 // bytes of a pickle, or as JSON. States, times and sizes are there, and for the groups of the rank their members.
-// May be asked for at any time, on any thread: calls of other threads meanwhile are in it or not.
+// May be asked for at any time, on any thread: calls of other threads meanwhile are in it or not. While ranks that are
+// fibers run, by one of them, or where they stand still, as in on_stall.
 // Differences from PyTorch's own dumps: times are the scheduler's, virtual in deterministic runs; a call that failed
 // is "scheduled", or "started" if all members had come, is retired and has the time of its end; numbers of
 // point-to-point calls begin at a thousand million, since the analyzer takes a send and a collective of one number for

@@ -106,6 +106,7 @@ void StackPool::add_slab() {
   if (slab.guard > 0 && !reserve_guards(slab.count)) {
     slab.guard = 0;
     slab.count = count();
+    beyond_ = true;
   }
   slab.base = map_slab(slab);
   if (slab.base == nullptr && slab.guard > page()) {  // where address space is limited (ulimit -v)
@@ -133,6 +134,7 @@ void StackPool::release() {
   told_.clear();
   slabs_.clear();
   free_.clear();
+  beyond_ = false;
   made_ = 0;
   taken_ = 0;
 }

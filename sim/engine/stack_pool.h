@@ -39,7 +39,9 @@ class StackPool {
   StackPool& operator=(const StackPool&) = delete;
 
   // Whether stacks that are out now are such as begin() with these would give.
-  bool fits(size_t bytes, bool guarded) const { return whole_pages(bytes) == bytes_ && guarded == guarded_; }
+  bool fits(size_t bytes, bool guarded) const {
+    return whole_pages(bytes) == bytes_ && guarded == guarded_ && !(guarded && beyond_);
+  }
 
   // All stacks until the next begin() have `bytes` and are guarded, as far as kMostGuards allows, or not. Stacks of
   // another shape are given back.
@@ -72,6 +74,7 @@ class StackPool {
   static bool reserve_guards(size_t count);
   size_t bytes_ = 0;
   bool guarded_ = false;
+  bool beyond_ = false;  // some have a canary, for kMostGuards
   int expected_ = 0;
   std::vector<Slab> slabs_;
   std::vector<Stack> free_;

@@ -28,6 +28,17 @@ WorldPin::~WorldPin() {
   if (pinned_ != nullptr) LiveWorlds::shared().unpin(pinned_->serial());
 }
 
+constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
+
+bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body) {
+  if (!world.foreign()) return false;
+  const WorldPin alive(world);
+  if (!alive || !world.scheduler()->beside_fibers()) return false;
+  world.scheduler()->uncovered(kOwnThreads);
+  world.scheduler()->post({.rank = rank, .kind = TaskKind::kCompletion}, Site{.what = what}, std::move(*body));
+  return true;
+}
+
 absl::Status world_ended() { return make_error(ErrorKind::kAborted, "the world has ended"); }
 
 namespace {
@@ -46,6 +57,13 @@ ErrorOrigin origin_of(const CalledHandle& called) { return {.rank = called.rank,
 
 [[noreturn]] void refuse_ended(const CalledHandle& called) {
   refuse(origin_of(called), ErrorKind::kAborted, who(called), "the world has ended", place(called));
+}
+
+[[noreturn]] void refuse_thread(const CalledHandle& called) {
+  refuse(origin_of(called), ErrorKind::kInvalidArgument, who(called),
+         "called from a thread that is not the ranks', but the ranks are fibers of one "
+         "thread; want engine threads",
+         place(called));
 }
 
 // The worlds that this thread, which belongs to none, has called into: each is told when the thread ends.
@@ -106,6 +124,11 @@ void CallScope::refuse_other_worlds(const WorldRef& world, const CalledHandle& c
          called.op.empty() ? "" : " in ", called.op, ": want one of its own world", place(called));
 }
 
+void CallScope::refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
+  const WorldPin alive(world);
+  if (alive && world.scheduler()->beside_fibers()) refuse_thread(called());
+}
+
 CallScope::CallScope(Scheduler* scheduler, int rank)
     : CallScope(WorldRef(scheduler), [rank] { return CalledHandle{.rank = rank, .handle = {}, .op = {}}; }) {}
 
@@ -116,12 +139,9 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
-    refuse(origin_of(called), ErrorKind::kInvalidArgument, who(called),
-           "called from a thread that is not the ranks', but the ranks are fibers of one "
-           "thread; want engine threads",
-           place(called));
+    refuse_thread(called);
   }
-  scheduler_->uncovered("threads that ranks made by themselves");
+  scheduler_->uncovered(kOwnThreads);
   bool known = false;
   stranger_ = StrangerThread::gone() ? scheduler_->add_stranger(called.rank, this_thread())
                                      : StrangerThread::current().id_in(scheduler_, called.rank, &known);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "sim/base/forked_run.h"
@@ -65,6 +66,11 @@ class WorldPin {
   bool lives_ = false;
 };
 
+// For destructors, which can refuse nothing, and for methods that any thread may call, of a handle of `rank`: where the
+// ranks are fibers, which lock nothing, a thread beside theirs gives `*body` to a step on theirs. False: the caller
+// does it, on the ranks' own thread, under their locks, or when they are gone.
+bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body);
+
 // "the world has ended", which everything that was unfinished then fails with.
 absl::Status world_ended();
 
@@ -101,9 +107,15 @@ class CallScope {
     if (world.foreign() || is_forked_thread()) [[unlikely]]
       refuse_other_worlds(world, called(), after_run);
   }
+  // Throws InvalidArgument, as the constructor does, on a thread beside those of a world of fibers that runs.
+  static void check_thread(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
+    if (world.foreign()) [[unlikely]]
+      refuse_beside_fibers(world, called);
+  }
 
  private:
   static void refuse_other_worlds(const WorldRef& world, const CalledHandle& called, bool after_run);
+  static void refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called);
   void enter(const WorldRef& world, const CalledHandle& called);
   void leave();
 

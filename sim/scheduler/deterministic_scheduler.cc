@@ -873,7 +873,7 @@ void DeterministicScheduler::idle_outside(bool polls, StateLock& lock) {
   const Idle idle{.deadline_ns = next_timer_ns(),
                   .weak_deadline_ns = weak_floor_ns_,
                   .beside = (running_ > 0 && !polls) || away() > 0 || (others > 0 && !real_time_passes(others)),
-                  .in_real_time = others > 0,
+                  .in_real_time = others > 0 || busy_.outside,
                   .polls = polls,
                   .now_ns = now_ns(),
                   .tasks = live_};
@@ -1180,6 +1180,11 @@ bool DeterministicScheduler::runs_here() const {
   if (threads_) return true;
   const Task* const task = Task::current();
   return task != nullptr && task->scheduler == this;
+}
+
+bool DeterministicScheduler::beside_fibers() const {
+  const int fibers = fibers_thread_.load(std::memory_order_relaxed);
+  return fibers != 0 && !ended_.load(std::memory_order_acquire) && fibers != this_thread();
 }
 
 bool DeterministicScheduler::send(absl::AnyInvocable<void()> what) {

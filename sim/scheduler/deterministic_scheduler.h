@@ -33,6 +33,7 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
   void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   bool takes_tasks() const override { return !ended_.load(std::memory_order_acquire) && !closed(); }
+  bool beside_fibers() const override;
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;

@@ -176,6 +176,8 @@ class Scheduler : public Kept {
   bool close_when_idle();
   // False: spawn() would run the body at once, on the calling thread.
   virtual bool takes_tasks() const { return !closed(); }
+  // Whether the run is going, its ranks are fibers, which lock nothing, and the caller's thread is not theirs.
+  virtual bool beside_fibers() const { return false; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is

@@ -27,6 +27,8 @@ class ABSL_LOCKABLE RankMutex {
   RankMutex(const RankMutex&) = delete;
   RankMutex& operator=(const RankMutex&) = delete;
 
+  // False where ranks are fibers.
+  bool locks() const { return real_; }
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     HeldLocks::take(level_);
     if (real_) lock_real();

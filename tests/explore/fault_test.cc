@@ -630,6 +630,20 @@ TEST(ExploreFaultsOnFibersTest, ADifferenceUnderDrawnFaultsIsRepeatedByItsComman
   EXPECT_EQ(again.failure->headline, failure.headline);
 }
 
+TEST(ExploreFaultsOnFibersTest, TheCommandOfAFailureThatNeedsNoFaultHasNone) {
+  WorldOptions world = fibers(2);
+  world.faults = FaultPlan::seeded(1, 0.2, {Kind::kDelay});
+  const ExploreReport report = explore({.world = world, .strategies = {Strategy::random()}}, [](RankContext& rank) {
+    rank.store().append("log", absl::StrCat(rank.rank()));
+    init_process_group(rank)->barrier().wait();
+    observe(rank, "log", rank.store().get("log"));
+  });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_TRUE(report.failure->world.faults.empty()) << report.text();
+  EXPECT_THAT(report.failure->rerun,
+              StartsWith("RANKLOOM_FAULTS= RANKLOOM_ENGINE=fibers RANKLOOM_SCHEDULE='steered:1:"));
+}
+
 TEST(ExploreFaultsOnFibersTest, ARunThatGoesWellWhereTheDefaultOrderFailsWithItsFaultsIsAFailure) {
   // A failed set() of rank 0 fails rank 1 if that looks later, as it does in default order.
   const auto look = [](RankContext& rank) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/mpi/mpi_member.h"
@@ -179,13 +181,26 @@ void host(const std::string& kind, RankContext& rank) {
   }
   if (kind == "go_on" && is_last) throw std::runtime_error("the disk is full");
   for (volatile bool computes = kind == "go_on" && rank.rank() == 0; computes;) usleep(1000);
-  if (kind == "file") {
+  if (kind.starts_with("file")) {
     // The last rank waits for a file that a rank of the other process writes to when it has slept; others sleep, too.
     const auto file = FileStore::open(file_of_job, {.scheduler = &rank.world().scheduler()});
-    if (is_last) file->wait({"slept"}, absl::Seconds(20));
+    const auto begun = std::chrono::steady_clock::now();
+    const absl::Duration begun_at = rank.now();
+    if (kind == "file" && is_last) file->wait({"slept"}, absl::Seconds(20));
+    for (bool came = kind != "file_again" || !is_last; !came;) {
+      try {
+        file->wait({"slept"}, absl::Milliseconds(2));
+        came = true;
+      } catch (const DistError&) {
+      }
+    }
+    while (kind == "file_polls" && is_last && !file->check({"slept"})) rank.yield();
     if (!is_last) rank.sleep_for(absl::Milliseconds(100 * (rank.rank() + 1)));
     if (rank.rank() == 1) file->set("slept", "");
-    if (is_last && rank.now() < absl::Milliseconds(190)) throw std::runtime_error("early");
+    const absl::Duration real = absl::FromChrono(std::chrono::steady_clock::now() - begun);
+    const absl::Duration passed = rank.now() - begun_at;
+    if (is_last && (passed < absl::Milliseconds(190) || passed > real + absl::Milliseconds(50)))
+      throw std::runtime_error(absl::StrCat(absl::FormatDuration(passed), " in ", absl::FormatDuration(real)));
   }
   if (kind == "sleep") rank.sleep_for(absl::Minutes(rank.rank() + 1));
   pg->all_reduce(x).wait();

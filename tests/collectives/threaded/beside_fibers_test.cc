@@ -1,0 +1,270 @@
+// Threads beside a world of fibers, which lock nothing: their calls are refused by name, and what their destructors,
+// promises and aborts do to the ranks' own is done on the fibers' thread. Under ThreadSanitizer each of these is a race
+// otherwise, and some crashed or hung without it.
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rankloom/rankloom.h"
+#include "tests/error_of.h"
+
+namespace rankloom {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr char kRefused[] =
+    "called from a thread that is not the ranks', but the ranks are fibers of one thread; want engine threads";
+
+WorldOptions fibers(int ranks) { return {.world_size = ranks, .engine = EngineKind::kFibers}; }
+
+// Calls that give the thread beside the time to come between.
+void go_on(RankContext& rank, ProcessGroup& pg, int calls = 300) {
+  std::vector<float> y(4, static_cast<float>(rank.rank() + 1));
+  for (int i = 0; i < calls; ++i) pg.all_reduce(y).wait();
+}
+
+TEST(BesideFibersTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheFibersThread) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4);
+    auto stream = std::make_unique<SimStream>(rank, "side");
+    const auto begins = std::make_shared<Latch>(1);
+    stream->launch([begins] { begins->wait(); });
+    (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = stream.get()});
+    std::thread([gone = std::move(stream)]() mutable { gone.reset(); }).join();
+    begins->count_down();
+    rank.sleep_for(absl::Milliseconds(1));
+  });
+  // Taken back before the stream issued the call, or after.
+  EXPECT_THAT(report.text(), AnyOf(HasSubstr("stream side was dropped with all_reduce seq 1"),
+                                   HasSubstr("all_reduce seq 1: the work was dropped unfinished")));
+}
+
+TEST(BesideFibersTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<std::vector<float>> x(100, std::vector<float>(4, 1));
+    SimStream stream(rank, "side");
+    std::vector<Stream::Event> events;
+    for (std::vector<float>& each : x) {
+      pg->all_reduce(each, ReduceOp::kSum, {.stream = &stream}).wait();
+      events.push_back(stream.record());
+    }
+    stream.synchronize();
+    std::jthread other([gone = std::move(events)]() mutable {
+      for (Stream::Event& event : gone) (void)event.query();
+      gone.clear();
+    });
+    go_on(rank, *pg);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(BesideFibersTest, AWorldThatAThreadAbortsWhileRanksCall) {
+  for (int i = 0; i < 20; ++i) {
+    World world(fibers(4));
+    std::atomic<bool> begun{false};
+    std::jthread other([&] {
+      while (!begun.load()) std::this_thread::yield();
+      absl::SleepFor(absl::Microseconds(50 * i));
+      world.abort("enough", {"job.cc", 8});
+    });
+    const RunReport report = world.run([&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x(4);
+      for (;;) {
+        pg->all_reduce(x).wait();
+        begun.store(true);
+      }
+    });
+    EXPECT_EQ(report.cause.message(), "a thread of no rank aborted the world: enough [job.cc:8]");
+  }
+}
+
+// A user's own group, whose calls another thread completes, as the header of Promise says.
+class PromisedGroup final : public ProcessGroup {
+ public:
+  PromisedGroup(RankContext& rank, std::shared_ptr<const Group> group)
+      : ProcessGroup(rank, std::move(group)), context_(rank) {}
+  std::string backend_name() const override { return "promised"; }
+  absl::StatusOr<Work> execute(CollectiveCall&&) override {
+    Promise promise(&context_.world().scheduler(), context_.rank());
+    threads_.emplace_back(
+        [promise, waker = std::make_shared<World::OutsideWaker>(context_.world().outside_waker())]() mutable {
+          promise.set_value();
+          waker.reset();
+        });
+    return promise.work();
+  }
+
+ private:
+  RankContext& context_;
+  std::vector<std::jthread> threads_;
+};
+
+TEST(BesideFibersTest, PromisesThatThreadsKeepEndTheirCallsOnTheFibersThread) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.make = [&](RankContext& of, const std::shared_ptr<const Group>& group) {
+                                   return std::make_shared<PromisedGroup>(of, group);
+                                 }});
+    std::vector<std::vector<float>> x(64, std::vector<float>(2));
+    std::vector<Work> works;
+    std::atomic<int> told = 0;
+    for (std::vector<float>& each : x) {
+      works.push_back(pg->all_reduce(each));
+      works.back().then([&told](const absl::Status& status) { told += status.ok() ? 1 : 1000; });
+    }
+    wait_all(works);
+    rank.sleep_for(absl::Milliseconds(1));  // the callbacks have run by then
+    EXPECT_EQ(told.load(), 64);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(BesideFibersTest, StoresAndLocalsRefuseAThreadByName) {
+  static const WorldLocal<int> local("number");
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+    const auto refused = [](auto&& call) {
+      std::string text;
+      std::thread([&] { text = error_of(call, ErrorKind::kInvalidArgument); }).join();
+      return text;
+    };
+    EXPECT_THAT(refused([&] { rank.store().set("k", "1"); }),
+                HasSubstr(absl::StrCat("HashStore, store set: ", kRefused)));
+    EXPECT_THAT(refused([&] { (void)rank.store().get("k"); }), HasSubstr(absl::StrCat("store get: ", kRefused)));
+    EXPECT_THAT(refused([&] { (void)local.get(rank.world(), [] { return std::make_shared<int>(1); }); }),
+                HasSubstr(absl::StrCat("WorldLocal \"number\", get: ", kRefused)));
+    EXPECT_THAT(refused([&] { local.forget(rank.world()); }),
+                HasSubstr(absl::StrCat("WorldLocal \"number\", forget: ", kRefused)));
+    auto pg = init_process_group(rank);
+    EXPECT_THAT(refused([&] { pg->start_coalescing(); }), HasSubstr(absl::StrCat("start_coalescing: ", kRefused)));
+    std::vector<float> x(1);
+    Work work = pg->recv(x, 0, 3);
+    EXPECT_THAT(refused([&] { work.then([](const absl::Status&) {}); }), HasSubstr(kRefused));
+    const std::vector<float> sent = {1};
+    pg->send(sent, 0, 3).wait();
+    work.wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(BesideFibersTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
+  World world(fibers(1));
+  std::thread([&] { world.store().set("before", "1"); }).join();
+  const RunReport report = world.run([](RankContext& rank) { rank.store().set("k", rank.store().get("before")); });
+  EXPECT_TRUE(report.ok()) << report.text();
+  std::thread([&] { EXPECT_EQ(world.store().get("k"), "1"); }).join();
+}
+
+TEST(BesideFibersTest, AThreadAsksForWorksBesideTheRanks) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<std::vector<float>> x(200, std::vector<float>(4, static_cast<float>(rank.rank() + 1)));
+    std::vector<Work> works;
+    for (std::vector<float>& each : x) works.push_back(pg->all_reduce(each));
+    std::jthread other([works] {
+      for (const Work& work : works) {
+        while (!work.is_completed()) std::this_thread::yield();
+        EXPECT_TRUE(work.is_success());
+      }
+    });
+    go_on(rank, *pg);
+    other.join();
+    works.clear();
+    rank.sleep_for(absl::Milliseconds(1));
+    for (std::vector<float>& each : x) pg->all_reduce(each).wait();  // none is refused
+    EXPECT_EQ(x[199][3], 6);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(BesideFibersTest, AThreadLearnsOfFailuresBesideTheRanks) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<std::shared_ptr<ProcessGroup>> groups;
+    for (int i = 0; i < 20; ++i) groups.push_back(pg->new_group());
+    std::vector<std::vector<float>> x(20, std::vector<float>(rank.rank() == 0 ? 2 : 3));
+    std::vector<Work> works;
+    for (size_t i = 0; i < groups.size(); ++i) works.push_back(groups[i]->all_reduce(x[i]));
+    pg->barrier().wait();
+    std::jthread other([&works] {
+      for (const Work& work : works) EXPECT_NE(work.exception(), nullptr);
+    });
+    go_on(rank, *pg);
+    other.join();
+    rank.sleep_for(absl::Milliseconds(1));
+  });
+  EXPECT_TRUE(report.ok()) << report.text();  // no error that no rank asked for
+}
+
+TEST(BesideFibersTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4);
+    for (int i = 0; i < 20; ++i) {
+      auto gone = pg->new_group();
+      gone->start_coalescing();
+      (void)gone->all_reduce(x);
+      std::jthread other([gone = std::move(gone)]() mutable { gone.reset(); });
+      go_on(rank, *pg, 20);
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("start_coalescing() without end_coalescing(): never issued: all_reduce"));
+}
+
+// A rank that waits in a destructor while its exception unwinds lends its stack to what another rank's thread lets go.
+TEST(BesideFibersTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    WorldOptions options = fibers(2);
+    options.schedule = Schedule::seeded(seed);
+    const RunReport report = run_world(options, [](RankContext& rank) {
+      struct AtEnd {
+        RankContext& rank;
+        ~AtEnd() {
+          for (int i = 0; i < 50; ++i) rank.store().set("k", "");
+        }
+      };
+      auto pg = init_process_group(rank);
+      std::vector<float> x(4);
+      if (rank.rank() == 0) {
+        std::thread([work = pg->all_reduce(x)] {}).join();
+        return;
+      }
+      try {
+        const AtEnd at_end{rank};
+        throw 1;
+      } catch (int) {
+      }
+      pg->all_reduce(x).wait();
+    });
+    EXPECT_THAT(report.text(), HasSubstr("all_reduce seq 1: the work was dropped unfinished")) << seed;
+    EXPECT_THAT(report.text(), testing::Not(HasSubstr("unwound"))) << seed;
+  }
+}
+
+TEST(BesideRecordTest, WorksThatAThreadLetsGoWhileTheRecordGoes) {
+  for (int i = 0; i < 20; ++i) {
+    auto record = std::make_shared<CallRecord>();
+    auto pg = make_fake_process_group({.rank = 0, .world_size = 8, .options = {.record = record}});
+    std::vector<float> x(4);
+    std::vector<Work> works;
+    for (int call = 0; call < 1000; ++call) works.push_back(pg->all_reduce(x));
+    std::jthread other([gone = std::move(works)]() mutable { gone.clear(); });
+    if (i % 2 == 0) record->clear();
+    pg.reset();
+    record.reset();
+  }
+}
+
+}  // namespace
+}  // namespace rankloom
