@@ -1209,25 +1209,29 @@ TEST(ExploreOpenCallsTest, ANaNIsTheProgramsOwnWhereOutputsAreNotPoisoned) {
 }
 
 TEST(ExploreTest, DoesNotVerifyWhatThreadsThatRanksMadeDoWithObjectsOfUsers) {
-  using Use = std::function<void(RankContext&)>;
+  using Use = std::function<std::function<void()>(RankContext&)>;
   const std::pair<const char*, Use> uses[] = {
       {"Watched",
        [](RankContext& rank) {
-         const auto value = WorldLocal<Watched<int>>("value").get(rank.world());
-         value->set(value->get() + 1);
+         return [value = WorldLocal<Watched<int>>("value").get(rank.world())] { value->set(value->get() + 1); };
        }},
       {"Latch",
        [](RankContext& rank) {
          const auto latch = WorldLocal<Latch>("latch").get(rank.world(), [] { return std::make_shared<Latch>(2); });
-         latch->count_down();
-         (void)latch->try_wait();
+         return [latch] {
+           latch->count_down();
+           (void)latch->try_wait();
+         };
        }},
       {"Mutex",
        [](RankContext& rank) {
          const auto mutex = WorldLocal<Mutex>("mutex").get(rank.world());
-         const MutexLock lock(mutex.get());
+         return [mutex] { const MutexLock lock(mutex.get()); };
        }},
-      {"HashStore", [](RankContext& rank) { WorldLocal<HashStore>("store").get(rank.world())->add("sum", 1); }},
+      {"HashStore",
+       [](RankContext& rank) {
+         return [store = WorldLocal<HashStore>("store").get(rank.world())] { store->add("sum", 1); };
+       }},
   };
   for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
     for (const auto& [what, use] : uses) {
@@ -1235,8 +1239,9 @@ TEST(ExploreTest, DoesNotVerifyWhatThreadsThatRanksMadeDoWithObjectsOfUsers) {
       world.engine = engine;
       const auto program = [&use = use](bool own_thread) {
         return [&use, own_thread](RankContext& rank) {
-          if (rank.rank() == 1 || !own_thread) return use(rank);
-          std::thread beside([&] { use(rank); });
+          const std::function<void()> used = use(rank);
+          if (rank.rank() == 1 || !own_thread) return used();
+          std::thread beside(used);
           beside.join();
         };
       };
