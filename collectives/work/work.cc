@@ -42,9 +42,11 @@ void Work::release() noexcept {
   const LibraryScope library;
   state_->handles_.store(0, std::memory_order_relaxed);
   state_->touched(Access::kRead);
-  if (!state_->is_over() || (state_->has_open_outputs() && state_->world_ref().foreign())) [[unlikely]]
-    return WorkState::handles_gone(std::move(state_));
-  state_->let_go();
+  if (!state_->is_over()) return WorkState::handles_gone(std::move(state_));
+  if (state_->has_open_outputs()) [[unlikely]] {
+    if (state_->world_ref().foreign()) return WorkState::handles_gone(std::move(state_));
+    state_->let_go();
+  }
   // Here, and not by the thread that completes works, which may let the state itself go later.
   if (state_->holds_owners_) [[unlikely]]
     state_->release_owners();
