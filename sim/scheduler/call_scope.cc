@@ -1,14 +1,18 @@
 #include "sim/scheduler/call_scope.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
+#include "sim/scheduler/deterministic_scheduler.h"
 #include "sim/scheduler/live_worlds.h"
 
 namespace rankloom::internal {
@@ -30,12 +34,77 @@ WorldPin::~WorldPin() {
 
 constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
 
+namespace {
+
+// Between the thread that gives a body away and that of the fibers: the one that takes it runs it.
+struct Given {
+  enum class State : uint8_t { kWaits, kTaken, kDone };
+  bool take() {
+    State waits = State::kWaits;
+    return state.compare_exchange_strong(waits, State::kTaken);
+  }
+  std::atomic<State> state{State::kWaits};
+  absl::AnyInvocable<void()> body;
+};
+
+// So long the fibers' thread may stay away from its scheduling points until it counts as standing in code of the
+// program's own, for the thread that waits perhaps.
+constexpr int64_t kAnswerNs = 10'000'000;
+
+// Threads that act for fibers do so one at a time. Of the last one: the world, by its number, the point at which the
+// fibers' thread stood, the thread, and when it was through: the fibers' thread may have waited for just that.
+std::atomic<bool> acting{false};
+std::atomic<uint64_t> acted_world{0};
+std::atomic<uint64_t> acted_point{0};
+std::atomic<int> acted_thread{0};
+std::atomic<int64_t> acted_ns{0};
+
+void act_for_fibers(const Scheduler& scheduler, uint64_t point, absl::AnyInvocable<void()>& body) {
+  const bool outer = std::exchange(acts_for_fibers, true);
+  const absl::Cleanup end = [&scheduler, point, outer] {
+    acts_for_fibers = outer;
+    acted_world.store(scheduler.serial());
+    acted_point.store(point);
+    acted_thread.store(this_thread());
+    acted_ns.store(monotonic_ns());
+    acting.store(false);
+  };
+  body();
+}
+
+}  // namespace
+
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body) {
   if (!world.foreign()) return false;
   const WorldPin alive(world);
   if (!alive || !world.scheduler()->beside_fibers()) return false;
-  world.scheduler()->uncovered(kOwnThreads);
-  world.scheduler()->post({.rank = rank, .kind = TaskKind::kCompletion}, Site{.what = what}, std::move(*body));
+  Scheduler& scheduler = *world.scheduler();
+  scheduler.uncovered(kOwnThreads);
+  const uint64_t point = scheduler.steps();
+  const auto may_act = [] { return !acting.exchange(true); };
+  if (acted_world.load() == scheduler.serial() && acted_point.load() == point && acted_thread.load() == this_thread() &&
+      may_act()) {
+    act_for_fibers(scheduler, point, *body);
+    return true;
+  }
+  const auto given = std::make_shared<Given>();
+  given->body = std::move(*body);
+  scheduler.post({.rank = rank, .kind = TaskKind::kCompletion}, Site{.what = what}, [given] {
+    if (!given->take()) return;
+    const absl::Cleanup done = [&given] { given->state.store(Given::State::kDone); };
+    given->body();
+  });
+  int64_t since_ns = monotonic_ns();
+  for (WaitTurns turns; given->state.load() != Given::State::kDone; turns.next()) {
+    since_ns = std::max(since_ns, acted_ns.load());
+    if (monotonic_ns() - since_ns < kAnswerNs || !may_act()) continue;
+    if (acted_ns.load() > since_ns || !given->take()) {
+      acting.store(false);
+      continue;
+    }
+    act_for_fibers(scheduler, point, given->body);
+    break;
+  }
   return true;
 }
 

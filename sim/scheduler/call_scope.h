@@ -67,8 +67,8 @@ class WorldPin {
 };
 
 // For destructors, which can refuse nothing, and for methods that any thread may call, of a handle of `rank`: where the
-// ranks are fibers, which lock nothing, a thread beside theirs gives `*body` to a step on theirs. False: the caller
-// does it, on the ranks' own thread, under their locks, or when they are gone.
+// ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there, and waits for its end.
+// Or runs it, if their thread comes to no point, as in a join. False: the caller does: ranks lock, are gone, or are its.
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body);
 
 // "the world has ended", which everything that was unfinished then fails with.

@@ -1184,7 +1184,7 @@ bool DeterministicScheduler::runs_here() const {
 
 bool DeterministicScheduler::beside_fibers() const {
   const int fibers = fibers_thread_.load(std::memory_order_relaxed);
-  return fibers != 0 && !ended_.load(std::memory_order_acquire) && fibers != this_thread();
+  return fibers != 0 && !ended_.load(std::memory_order_acquire) && !acts_for_fibers && fibers != this_thread();
 }
 
 bool DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
