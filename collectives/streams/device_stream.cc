@@ -69,7 +69,7 @@ DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHand
       state_(std::make_shared<DeviceStreamState>(rank.rank(), name)),
       keeper_(state_.get(), [runtime = runtime_, state = state_, &rank](const void*) {
         absl::AnyInvocable<void()> drop = [runtime, state, &rank] { internal::give_up(*runtime, *state, rank); };
-        if (!given_to_fibers(runtime->world_ref(), state->rank, "drop", &drop)) drop();
+        if (!given_to_fibers(runtime->world_ref(), state->rank, "drop", &drop, /*waits=*/true)) drop();
       }) {}
 
 DeviceStream::~DeviceStream() {

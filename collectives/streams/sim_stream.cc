@@ -248,7 +248,7 @@ SimStream::SimStream(RankContext& rank, std::string_view name)
         Queue* const held = queue.get();
         return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) {
           absl::AnyInvocable<void()> give_up = [queue] { queue->give_up(); };
-          if (!given_to_fibers(queue->world, queue->rank, "drop", &give_up)) give_up();
+          if (!given_to_fibers(queue->world, queue->rank, "drop", &give_up, /*waits=*/true)) give_up();
         });
       }()) {}
 

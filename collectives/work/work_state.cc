@@ -327,7 +327,8 @@ void WorkState::handles_gone(std::shared_ptr<WorkState> state) noexcept {
     return Completion::run_later([state = std::move(state)]() mutable { handles_gone(std::move(state)); });
   if (state->world_ref().foreign()) [[unlikely]] {
     absl::AnyInvocable<void()> let_go = [state]() mutable { let_all_go(std::move(state)); };
-    if (given_to_fibers(state->world_ref(), state->rank(), "drop", &let_go)) return;
+    // Once the handle is gone nobody may write to the tensors of an unfinished call.
+    if (given_to_fibers(state->world_ref(), state->rank(), "drop", &let_go, /*waits=*/!state->is_over())) return;
   }
   let_all_go(std::move(state));
 }

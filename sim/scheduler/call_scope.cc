@@ -12,7 +12,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
-#include "sim/scheduler/deterministic_scheduler.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/live_worlds.h"
 
 namespace rankloom::internal {
@@ -49,7 +49,7 @@ struct Given {
 
 // So long the fibers' thread may stay away from its scheduling points until it counts as standing in code of the
 // program's own, for the thread that waits perhaps.
-constexpr int64_t kAnswerNs = 10'000'000;
+constexpr int64_t kAnswerNs = 100'000'000;
 
 // Threads that act for fibers do so one at a time. Of the last one: the world, by its number, the point at which the
 // fibers' thread stood, the thread, and when it was through: the fibers' thread may have waited for just that.
@@ -74,12 +74,17 @@ void act_for_fibers(const Scheduler& scheduler, uint64_t point, absl::AnyInvocab
 
 }  // namespace
 
-bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body) {
+bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body, bool waits) {
   if (!world.foreign()) return false;
   const WorldPin alive(world);
   if (!alive || !world.scheduler()->beside_fibers()) return false;
   Scheduler& scheduler = *world.scheduler();
   scheduler.uncovered(kOwnThreads);
+  const TaskInfo info{.rank = rank, .kind = TaskKind::kCompletion};
+  if (!waits) {
+    scheduler.post(info, Site{.what = what}, std::move(*body));
+    return true;
+  }
   const uint64_t point = scheduler.steps();
   const auto may_act = [] { return !acting.exchange(true); };
   if (acted_world.load() == scheduler.serial() && acted_point.load() == point && acted_thread.load() == this_thread() &&
@@ -89,7 +94,7 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
   }
   const auto given = std::make_shared<Given>();
   given->body = std::move(*body);
-  scheduler.post({.rank = rank, .kind = TaskKind::kCompletion}, Site{.what = what}, [given] {
+  scheduler.post(info, Site{.what = what}, [given] {
     if (!given->take()) return;
     const absl::Cleanup done = [&given] { given->state.store(Given::State::kDone); };
     given->body();

@@ -67,9 +67,10 @@ class WorldPin {
 };
 
 // For destructors, which can refuse nothing, and for methods that any thread may call, of a handle of `rank`: where the
-// ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there, and waits for its end.
-// Or runs it, if their thread comes to no point, as in a join. False: the caller does: ranks lock, are gone, or are its.
-bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body);
+// ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there; and `waits` for its end,
+// or runs it, if their thread comes to no point, as in a join. False: the caller does, as the ranks lock or are gone.
+bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body,
+                     bool waits = false);
 
 // "the world has ended", which everything that was unfinished then fails with.
 absl::Status world_ended();

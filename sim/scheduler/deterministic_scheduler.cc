@@ -18,6 +18,7 @@
 #include "sim/engine/thread_engine.h"
 #include "sim/engine/thread_pool.h"
 #include "sim/schedule/policies.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/call_scope.h"
 
 namespace rankloom::internal {

@@ -17,9 +17,6 @@
 
 namespace rankloom::internal {
 
-// The calling thread does what is for the fibers' thread to do, which stands elsewhere: given_to_fibers().
-inline constinit thread_local bool acts_for_fibers = false;
-
 // One task runs at a time; at every scheduling point the policy picks the next. The same code drives threads (the
 // running one holds the baton) and fibers, so one seed gives one trace on both.
 //
