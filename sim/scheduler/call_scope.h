@@ -67,8 +67,8 @@ class WorldPin {
 };
 
 // For destructors, which can refuse nothing, and for methods that any thread may call, of a handle of `rank`: where the
-// ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there; and `waits` for its end,
-// or runs it, if their thread comes to no point, as in a join. False: the caller does, as the ranks lock or are gone.
+// ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there. `waits`: until its end,
+// or runs it if their thread comes to no point, as in a join. False: the caller does, as the ranks lock or are gone.
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body,
                      bool waits = false);
 
