@@ -33,7 +33,7 @@ void go_on(RankContext& rank, ProcessGroup& pg, int calls = 300) {
   for (int i = 0; i < calls; ++i) pg.all_reduce(y).wait();
 }
 
-TEST(ThreadBesideTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksThread) {
+TEST(ThreadBesideFibersTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksThread) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> x(4);
@@ -50,7 +50,7 @@ TEST(ThreadBesideTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksThread) 
                                    HasSubstr("all_reduce seq 1: the work was dropped unfinished")));
 }
 
-TEST(ThreadBesideTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
+TEST(ThreadBesideFibersTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(100, std::vector<float>(4, 1));
@@ -70,7 +70,7 @@ TEST(ThreadBesideTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideTest, AWorldThatAThreadAbortsWhileRanksCall) {
+TEST(ThreadBesideFibersTest, AWorldThatAThreadAbortsWhileRanksCall) {
   for (int i = 0; i < 20; ++i) {
     World world(fibers(4));
     std::atomic<bool> begun{false};
@@ -112,7 +112,7 @@ class PromisedGroup final : public ProcessGroup {
   std::vector<std::jthread> threads_;
 };
 
-TEST(ThreadBesideTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThread) {
+TEST(ThreadBesideFibersTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThread) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank, {.make = [&](RankContext& of, const std::shared_ptr<const Group>& group) {
                                    return std::make_shared<PromisedGroup>(of, group);
@@ -131,7 +131,7 @@ TEST(ThreadBesideTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThread) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideTest, StoresAndLocalsRefuseAThreadByName) {
+TEST(ThreadBesideFibersTest, StoresAndLocalsRefuseAThreadByName) {
   static const WorldLocal<int> local("number");
   const RunReport report = run_world(fibers(1), [](RankContext& rank) {
     const auto refused = [](auto&& call) {
@@ -158,7 +158,7 @@ TEST(ThreadBesideTest, StoresAndLocalsRefuseAThreadByName) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
+TEST(ThreadBesideFibersTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
   World world(fibers(1));
   std::thread([&] { world.store().set("before", "1"); }).join();
   const RunReport report = world.run([](RankContext& rank) { rank.store().set("k", rank.store().get("before")); });
@@ -166,7 +166,7 @@ TEST(ThreadBesideTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
   std::thread([&] { EXPECT_EQ(world.store().get("k"), "1"); }).join();
 }
 
-TEST(ThreadBesideTest, AThreadAsksForWorksBesideTheRanks) {
+TEST(ThreadBesideFibersTest, AThreadAsksForWorksBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(200, std::vector<float>(4, static_cast<float>(rank.rank() + 1)));
@@ -188,7 +188,7 @@ TEST(ThreadBesideTest, AThreadAsksForWorksBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideTest, AThreadLearnsOfFailuresBesideTheRanks) {
+TEST(ThreadBesideFibersTest, AThreadLearnsOfFailuresBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::shared_ptr<ProcessGroup>> groups;
@@ -207,7 +207,7 @@ TEST(ThreadBesideTest, AThreadLearnsOfFailuresBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();  // no error that no rank asked for
 }
 
-TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
+TEST(ThreadBesideFibersTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> x(4);
@@ -223,7 +223,7 @@ TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
 }
 
 // A rank that waits in a destructor while its exception unwinds lends its stack to what another rank's thread lets go.
-TEST(ThreadBesideTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
+TEST(ThreadBesideFibersTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     WorldOptions options = fibers(2);
     options.schedule = Schedule::seeded(seed);
