@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,9 +33,9 @@ WorldPin::~WorldPin() {
   if (pinned_ != nullptr) LiveWorlds::shared().unpin(pinned_->serial());
 }
 
-constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
-
 namespace {
+
+constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
 
 // Between the thread that gives a body away and that of the fibers: the one that takes it runs it.
 struct Given {

@@ -1,4 +1,5 @@
-// Threads beside a world of fibers, which lock nothing: their calls are refused by name, and what their destructors,
+// Threads beside a world of fibers, which lock nothing (the tests' names lack that word: what runs under
+// ThreadSanitizer leaves out those that have it): their calls are refused by name, and what their destructors,
 // promises and aborts do to the ranks' own is done on the fibers' thread. Under ThreadSanitizer each of these is a race
 // otherwise, and some crashed or hung without it.
 #include <atomic>
@@ -33,7 +34,7 @@ void go_on(RankContext& rank, ProcessGroup& pg, int calls = 300) {
   for (int i = 0; i < calls; ++i) pg.all_reduce(y).wait();
 }
 
-TEST(ThreadBesideFibersTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksThread) {
+TEST(ThreadBesideTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksThread) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> x(4);
@@ -50,7 +51,7 @@ TEST(ThreadBesideFibersTest, AStreamThatAThreadLetsGoGivesItsCallsUpOnTheRanksTh
                                    HasSubstr("all_reduce seq 1: the work was dropped unfinished")));
 }
 
-TEST(ThreadBesideFibersTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
+TEST(ThreadBesideTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(100, std::vector<float>(4, 1));
@@ -70,7 +71,7 @@ TEST(ThreadBesideFibersTest, AnEventThatAThreadLetsGoOfBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideFibersTest, AWorldThatAThreadAbortsWhileRanksCall) {
+TEST(ThreadBesideTest, AWorldThatAThreadAbortsWhileRanksCall) {
   for (int i = 0; i < 20; ++i) {
     World world(fibers(4));
     std::atomic<bool> begun{false};
@@ -112,7 +113,7 @@ class PromisedGroup final : public ProcessGroup {
   std::vector<std::jthread> threads_;
 };
 
-TEST(ThreadBesideFibersTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThread) {
+TEST(ThreadBesideTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThread) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank, {.make = [&](RankContext& of, const std::shared_ptr<const Group>& group) {
                                    return std::make_shared<PromisedGroup>(of, group);
@@ -131,7 +132,7 @@ TEST(ThreadBesideFibersTest, PromisesThatThreadsKeepEndTheirCallsOnTheRanksThrea
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideFibersTest, StoresAndLocalsRefuseAThreadByName) {
+TEST(ThreadBesideTest, StoresAndLocalsRefuseAThreadByName) {
   static const WorldLocal<int> local("number");
   const RunReport report = run_world(fibers(1), [](RankContext& rank) {
     const auto refused = [](auto&& call) {
@@ -158,7 +159,7 @@ TEST(ThreadBesideFibersTest, StoresAndLocalsRefuseAThreadByName) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideFibersTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
+TEST(ThreadBesideTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
   World world(fibers(1));
   std::thread([&] { world.store().set("before", "1"); }).join();
   const RunReport report = world.run([](RankContext& rank) { rank.store().set("k", rank.store().get("before")); });
@@ -166,7 +167,7 @@ TEST(ThreadBesideFibersTest, AStoreOfAWorldIsEverybodysBeforeAndAfterTheRun) {
   std::thread([&] { EXPECT_EQ(world.store().get("k"), "1"); }).join();
 }
 
-TEST(ThreadBesideFibersTest, AThreadAsksForWorksBesideTheRanks) {
+TEST(ThreadBesideTest, AThreadAsksForWorksBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(200, std::vector<float>(4, static_cast<float>(rank.rank() + 1)));
@@ -188,7 +189,7 @@ TEST(ThreadBesideFibersTest, AThreadAsksForWorksBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
-TEST(ThreadBesideFibersTest, AThreadLearnsOfFailuresBesideTheRanks) {
+TEST(ThreadBesideTest, AThreadLearnsOfFailuresBesideTheRanks) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::shared_ptr<ProcessGroup>> groups;
@@ -207,7 +208,7 @@ TEST(ThreadBesideFibersTest, AThreadLearnsOfFailuresBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();  // no error that no rank asked for
 }
 
-TEST(ThreadBesideFibersTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
+TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> x(4);
@@ -223,7 +224,7 @@ TEST(ThreadBesideFibersTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued
 }
 
 // A rank that waits in a destructor while its exception unwinds lends its stack to what another rank's thread lets go.
-TEST(ThreadBesideFibersTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
+TEST(ThreadBesideTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     WorldOptions options = fibers(2);
     options.schedule = Schedule::seeded(seed);
