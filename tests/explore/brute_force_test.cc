@@ -29,7 +29,7 @@ using namespace internal;
 namespace {
 
 // Most programs have few schedules; those that have more are run only so far, the fixed ones further.
-const SearchLimits kTodaysLimits = {.unreduced = 400, .reduced = 600, .parts = 1, .seeds = 5, .free = 10};
+const SearchLimits kTodaysLimits = {.unreduced = 300, .reduced = 500, .parts = 1, .seeds = 5, .free = 10};
 const SearchLimits kFixedLimits = {.unreduced = 1'500, .reduced = 1'500, .parts = 2, .seeds = 10, .free = 20};
 
 #if defined(RANKLOOM_ASAN) || defined(RANKLOOM_TSAN)
