@@ -176,12 +176,19 @@ absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Stor
     if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
       task->scheduler->asked_outside();
   }
+  // A call that did not come by a method, which checks that.
+  if (call.way.at_point == nullptr && state_.world().foreign()) [[unlikely]]
+    CallScope::check_thread(state_.world(), [&] { return called(call); });
   if (call.way.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
     if (absl::Status come = come_to_point(call); !come.ok()) return come;
   }
   Reply reply = carry_out(call);
   table_.deliver_events();
   return reply;
+}
+
+CalledHandle TableStore::called(const StoreCall& call) const {
+  return {.rank = -1, .handle = std::string(kind_), .op = call.name(), .code = call.code};
 }
 
 TableStore::Reply TableStore::carry_out(const StoreCall& call) {
@@ -276,6 +283,9 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     }
     // No rank is left that could set the key.
     if (!shared_ && world == nullptr && world_has_ended()) return explain(call, missing[0], world_ended());
+    const bool looks =
+        !shared_ && Task::current() == nullptr && AfterRanks::here() == nullptr && state_.world().known();
+    if (looks) check_wait(call);
     if (!deadline->has_value()) {
       const bool weak = !call.timeout.has_value();
       *deadline = real_time ? Deadline::after(monotonic_ns(), timeout, weak) : world->deadline_after(timeout, weak);
@@ -287,8 +297,6 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     const Site site = wait_site(call, detail, barrier_name, barrier);
     // An abort wakes ranks only: a thread of no world looks now and then.
     Deadline until = **deadline;
-    const bool looks =
-        !shared_ && Task::current() == nullptr && AfterRanks::here() == nullptr && state_.world().known();
     if (looks) until.at_ns = std::min(until.at_ns, monotonic_ns() + kLookNs);
     const absl::Status waited = shared_ ? await_log(&changed, missing[0], want, site, (*deadline)->at_ns)
                                         : await_table(&changed, missing, want, site, until);
@@ -308,6 +316,12 @@ absl::Status TableStore::abort_cause_of_world() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   table_.mu.unlock();
   const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
   return state_.abort_cause();
+}
+
+void TableStore::check_wait(const StoreCall& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  table_.mu.unlock();
+  const absl::Cleanup lock_again = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { table_.mu.lock(); };
+  CallScope::check_wait(state_.world(), [&] { return called(call); });
 }
 
 bool TableStore::world_has_ended() ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -81,6 +81,9 @@ class TableStore : public Kept {
   absl::Status await_log(RankCondVar* changed, std::string_view key, Want want, const Site& site, int64_t deadline_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
 
+  CalledHandle called(const StoreCall& call) const;
+  // CallScope::check_wait(), without the lock.
+  void check_wait(const StoreCall& call);
   // `HashStore get`, and with it `key "a"`.
   std::string who(const StoreCall& call) const;
   std::string who(const StoreCall& call, std::string_view key) const;

@@ -24,6 +24,7 @@
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/stall_watch.h"
 #include "world/end_hooks.h"
@@ -283,6 +284,7 @@ void WorldState::ended_elsewhere(int rank, RunReport::Outcome outcome) {
 WorldState::~WorldState() {
   after_.emplace(options_.stall);
   scheduler_->close();
+  const ActsForFibers alone(*scheduler_);
   run_end_hooks();
   release_what_users_left();
 }
@@ -650,9 +652,12 @@ std::vector<std::shared_ptr<const Group>> WorldState::groups() const {
 }
 
 void WorldState::note(NoteKind kind, std::string text) {
-  ObservedMutexLock lock(&mu_);
-  lock.apart();  // for the report
-  notes_.push_back({.kind = kind, .text = std::move(text)});
+  absl::AnyInvocable<void()> add = [this, kind, text = std::move(text)]() mutable {
+    ObservedMutexLock lock(&mu_);
+    lock.apart();  // for the report
+    notes_.push_back({.kind = kind, .text = std::move(text)});
+  };
+  if (!given_to_fibers(WorldRef(scheduler_.get()), /*rank=*/-1, "note", &add)) add();
 }
 
 namespace {
@@ -897,7 +902,12 @@ void WorldState::await_helpers() {
 RunReport WorldState::report(bool last) {
   const bool over = all_ended();
   if (over) {
-    scheduler_->close_if_idle();
+    // Threads beside fibers have it still, for as long as it takes them to see that what they gave is done.
+    const int64_t until_ns = monotonic_ns() + ActsForFibers::kPatienceNs;
+    for (WaitTurns turns; !scheduler_->close_if_idle() && options_.engine == EngineKind::kFibers &&
+                          Task::current() == nullptr && monotonic_ns() < until_ns;)
+      turns.next();
+    const ActsForFibers alone(*scheduler_);
     run_end_hooks();
   }
   RunReport report;

@@ -104,11 +104,15 @@ absl::Status FakeGroup::checked(const CollectiveCall& call) {
 void FakeGroup::abort(std::string_view reason, CodeSite code) {
   const GroupFront& front = GroupFront::of(*this);
   front.need_own_rank("abort", code);
-  if (!failed_.ok()) return;  // for the first reason
-  failed_ = make_error(
+  const absl::Status failure = make_error(
       ErrorKind::kAborted,
       located(absl::StrCat("rank ", global_rank(), " aborted group ", group()->name(), ": ", sv(reason)), code));
-  checks_calls_ = true;
+  absl::AnyInvocable<void()> fail = [self = weak_from_this().lock(), this, failure] {
+    if (!failed_.ok()) return;  // for the first reason
+    failed_ = failure;
+    checks_calls_ = true;
+  };
+  if (!given_to_fibers(front.world_ref(), global_rank(), "abort", &fail)) fail();
 }
 
 absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {

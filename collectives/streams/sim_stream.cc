@@ -381,10 +381,11 @@ absl::Status SimStream::status() const {
     ObjectName::uses_outer();
   }
   absl::Status failure;
-  {
+  absl::AnyInvocable<void()> read = [&] {
     RankMutexLock lock(&queue->mu);
     failure = queue->failure;
-  }
+  };
+  if (!given_to_fibers(queue->world, queue->rank, "stream status", &read, /*waits=*/true)) read();
   retrieved_error(queue->world, queue->rank, failure);
   return failure;
 }

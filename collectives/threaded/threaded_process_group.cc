@@ -203,7 +203,9 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   const std::string text =
       located(absl::StrCat("rank ", by, " aborted group ", group()->name(), ": ", sv(reason)), code);
   std::vector<std::string> last;
-  if (by == global_rank()) last = front().rank_state()->recorder().last_calls(1);
+  // Records of fibers have no lock against threads beside theirs.
+  const bool looks = own || front().scheduler()->options().engine == EngineKind::kThreads;
+  if (looks && by == global_rank()) last = front().rank_state()->recorder().last_calls(1);
   const absl::Status cause = blamed_as(
       make_error(ErrorKind::kAborted, text),
       blamed_on(by, make_error(ErrorKind::kAborted, text, last.empty() ? "" : ", after ", last.empty() ? "" : last[0]),

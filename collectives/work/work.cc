@@ -36,6 +36,8 @@ void Work::release() noexcept {
       if (elsewhere) ObjectName::uses_outer();
       if (task->record != nullptr && (elsewhere || (state_->rank() >= 0 && task->info.rank != state_->rank())))
         task->record->uncovered("a handle of a work that another rank lets go");
+    } else if (task == nullptr && state_->explored_object() != 0) [[unlikely]] {
+      tell_of_own_thread(state_->world_ref());
     }
     return;
   }
@@ -143,7 +145,7 @@ void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
     const LibraryScope library;
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
-    state_->may_get_callbacks(code);
+    state_->may_get_callbacks("then", code);
     state_->learned();  // the callback is told, and may be all that is
     state_->then(std::move(callback), /*learns=*/true);
   }
@@ -192,19 +194,6 @@ Promise::Promise(Scheduler* scheduler, int rank) : Promise(scheduler, rank, Hook
 Work Promise::work() const { return WorkState::handle(state_); }
 Future Promise::future() const { return Future(work()); }
 
-namespace {
-
-// Records of ranks and works that are made of this one end with it: the ranks' own, if these are fibers.
-void complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status) {
-  if (state->world_ref().foreign()) [[unlikely]] {
-    absl::AnyInvocable<void()> complete = [state, status] { state->complete(status); };
-    if (given_to_fibers(state->world_ref(), state->rank(), "promise", &complete)) return;
-  }
-  state->complete(status);
-}
-
-}  // namespace
-
 void Promise::set_value(std::vector<TensorView> result) {
   const LibraryScope library;
   constexpr Site kSite{.what = "promise set_value"};
@@ -212,7 +201,7 @@ void Promise::set_value(std::vector<TensorView> result) {
   point_of_caller(kSite);
   if (!state->keep()) return;
   state->tensors = std::move(result);
-  complete_by_any(state, absl::OkStatus());
+  WorkState::complete_by_any(state, absl::OkStatus());
   point_of_caller(kSite);
 }
 
@@ -222,7 +211,7 @@ void Promise::set_error(const absl::Status& status) {
   const std::shared_ptr<State> state = state_;
   point_of_caller(kSite);
   if (!state->keep()) return;
-  complete_by_any(state, status);
+  WorkState::complete_by_any(state, status);
   point_of_caller(kSite);
 }
 
@@ -294,6 +283,7 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   if (const size_t done = first_done(); done < works.size()) return done;
   for (const Work& work : works) {
     const WorkState& state = *WorkState::of(work);
+    state.may_get_callbacks("wait_any", code);
     throw_if_error(argument_at_line(state.waitable(), code), {.rank = state.rank(), .group = {}, .op = "wait_any"});
   }
   const WorkState& state = *WorkState::of(works[0]);

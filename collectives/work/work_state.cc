@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,7 @@
 #include "sim/base/forked_run.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/world_state.h"
 
@@ -21,6 +24,9 @@ namespace {
 
 // numbered_object() of a work in explored runs; 2 is what its kind of work counts there.
 constexpr uint64_t kCallbacks = 1;
+
+// Where callbacks of works of no rank go, if not to the thread that completes the work.
+constinit thread_local std::vector<absl::AnyInvocable<void()>>* callbacks_apart = nullptr;
 
 }  // namespace
 
@@ -50,6 +56,7 @@ StepRecord* WorkState::record() const {
   if (outside_name_ != nullptr) return outside_name_->record();
   if (!world_.known() || !world_.foreign()) return record_here();
   ObjectName::uses_outer();
+  if (object_ != 0 && Task::current() == nullptr) tell_of_own_thread(world_);
   return nullptr;
 }
 
@@ -75,7 +82,12 @@ CalledHandle WorkState::called(const char* op, CodeSite code) const {
 
 bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
   if (world_.ended()) {
-    complete(world_ended(), /*world_lives=*/false);
+    {
+      const WorldPin alive(world_);
+      std::optional<ActsForFibers> alone;
+      if (alive) alone.emplace(*scheduler());
+      complete(world_ended(), /*world_lives=*/false);
+    }
     // Another thread may be about to complete it.
     for (WaitTurns turns; !is_over() && !Completion::open();) turns.next();
     return true;
@@ -87,8 +99,8 @@ bool WorkState::settled_elsewhere(const char* op, CodeSite code) {
   return is_over();
 }
 
-void WorkState::may_get_callbacks(CodeSite code) const {
-  if (!is_over() && !by_any_thread()) CallScope::check_thread(world_, [&] { return called("then", code); });
+void WorkState::may_get_callbacks(const char* op, CodeSite code) const {
+  if (!is_over() && !by_any_thread()) CallScope::check_thread(world_, [&] { return called(op, code); });
 }
 
 bool WorkState::polled(const char* what, CodeSite code) {
@@ -136,7 +148,9 @@ void WorkState::forget_outputs() noexcept {
     // Then the last handle that goes does it, on the fibers' thread.
     if (alive && scheduler()->beside_fibers()) return;
     open_in_.store(nullptr, std::memory_order_relaxed);
-    if (alive) list->remove(*open_call_);
+    if (!alive) return;
+    const ActsForFibers alone(*scheduler());
+    list->remove(*open_call_);
     return;
   }
   open_in_.store(nullptr, std::memory_order_relaxed);
@@ -244,6 +258,21 @@ void WorkState::complete(const absl::Status& status) {
   complete(status, /*world_lives=*/true);
 }
 
+void WorkState::complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status) {
+  if (!state->world_.foreign()) [[likely]]
+    return state->complete(status);
+  // Callbacks of no rank are this thread's, which has the work completed elsewhere.
+  const auto callbacks = std::make_shared<std::vector<absl::AnyInvocable<void()>>>();
+  absl::AnyInvocable<void()> complete = [state, status, callbacks] {
+    std::vector<absl::AnyInvocable<void()>>* const outer = std::exchange(callbacks_apart, callbacks.get());
+    const absl::Cleanup end = [outer] { callbacks_apart = outer; };
+    state->complete(status);
+  };
+  if (!given_to_fibers(state->world_, state->rank_, "promise", &complete, /*waits=*/true))
+    return state->complete(status);
+  for (absl::AnyInvocable<void()>& callback : *callbacks) callback();
+}
+
 void WorkState::complete(const absl::Status& status, bool world_lives) {
   Completion completion;
   std::vector<Callback> callbacks;
@@ -292,8 +321,10 @@ void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Statu
   auto* const context = alive && rank_ >= 0 ? static_cast<RankState*>(scheduler()->user_of(rank_)) : nullptr;
   if (context == nullptr) {
     // On the thread that completes the work.
-    for (Callback& callback : callbacks)
-      Completion::run_later([run = std::move(callback.run), status]() mutable { run(status); });
+    for (Callback& callback : callbacks) {
+      absl::AnyInvocable<void()> run = [run = std::move(callback.run), status]() mutable { run(status); };
+      callbacks_apart != nullptr ? callbacks_apart->push_back(std::move(run)) : Completion::run_later(std::move(run));
+    }
     return;
   }
   // The task is made by the thread that completes the work; in a world that has ended, which takes no more tasks, that

@@ -151,6 +151,9 @@ class WorkState : public OpenCall {
   // Ends the work. Only the first call counts. Wakes the waiters; callbacks run later, and handles that go for it go
   // later.
   void complete(const absl::Status& status);
+  // The same for any thread. Records of ranks and works that are made of this one end with it: where ranks are fibers,
+  // on their thread.
+  static void complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status);
 
   // Where a wait for it is, as reports show it.
   Site site(CodeSite code) const { return wait_site(code); }
@@ -165,6 +168,8 @@ class WorkState : public OpenCall {
   Scheduler* scheduler() const { return world_.scheduler(); }
   const WorldRef& world_ref() const { return world_; }
   int rank() const { return rank_; }
+  // Throws for a thread that may not touch the list of callbacks.
+  void may_get_callbacks(const char* op, CodeSite code) const;
   // The name of the work in explored runs; 0 in all others. For works of a world.
   uint64_t object() const { return object_; }
   // The same; 0 for works of no world, too.
@@ -271,8 +276,6 @@ class WorkState : public OpenCall {
   void let_go_open() noexcept;
 
   bool settled_elsewhere(const char* op, CodeSite code);
-  // Throws for a thread that may not touch the list of callbacks.
-  void may_get_callbacks(CodeSite code) const;
   bool by_any_thread() const { return mu_.locks() || scheduler() == nullptr; }
   // Of a work that is not done: whether it is after a scheduling point.
   bool polled(const char* what, CodeSite code);

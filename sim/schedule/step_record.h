@@ -212,7 +212,7 @@ class StepRecord {
   uint64_t end_serial_ = 0;  // ObjectName's count there when the run before had ended,
   uint64_t run_serial_ = 0;  // and when this run began
   OrderedMutex mu_{LockLevel::kStepRecord};
-  uint64_t made_outside_ = 0;
+  std::atomic<uint64_t> made_outside_{0};  // by threads beside fibers, too
   std::vector<Step> steps_;
   std::vector<Op> ops_;
   std::vector<TaskFacts> tasks_;

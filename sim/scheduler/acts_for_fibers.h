@@ -1,8 +1,34 @@
 #pragma once
 
+#include <cstdint>
+
 namespace rankloom::internal {
 
-// The calling thread does what is for the fibers' thread to do, which stands elsewhere: given_to_fibers().
-inline constinit thread_local bool acts_for_fibers = false;
+class Scheduler;
+
+// A scope in which the calling thread, which runs no rank of a world of fibers, acts on that world's memory: the run is
+// over, or the fibers' thread stands in code of the program's own. Ranks that are fibers lock nothing, so such threads
+// act one at a time, and the fibers' thread waits for them at its next point. Nests. Nobody waits longer than
+// kPatienceNs of real time: the other may wait for the caller, as in a join. Nothing where ranks are threads.
+class ActsForFibers {
+ public:
+  static constexpr int64_t kPatienceNs = 100'000'000;
+
+  explicit ActsForFibers(const Scheduler& scheduler);
+  ~ActsForFibers();
+  ActsForFibers(const ActsForFibers&) = delete;
+  ActsForFibers& operator=(const ActsForFibers&) = delete;
+
+  // Whether the calling thread is in a scope for the world of that number.
+  static bool here(uint64_t world) { return world_ == world; }
+  // Waits until no other thread is.
+  static void await_others(uint64_t world);
+
+ private:
+  static inline constinit thread_local uint64_t world_ = 0;  // 0: in none
+  const bool active_;
+  bool entered_ = false;
+  uint64_t outer_ = 0;
+};
 
 }  // namespace rankloom::internal

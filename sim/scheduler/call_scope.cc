@@ -1,6 +1,5 @@
 #include "sim/scheduler/call_scope.h"
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string_view>
@@ -49,28 +48,26 @@ struct Given {
 };
 
 // So long the fibers' thread may stay away from its scheduling points until it counts as standing in code of the
-// program's own, for the thread that waits perhaps.
-constexpr int64_t kAnswerNs = 100'000'000;
+// program's own, for the thread that waits perhaps: asleep, as in a join, or computing, as where it asks again and
+// again.
+constexpr int64_t kAsleepNs = 100'000'000;
+constexpr int64_t kComputingNs = 1'000'000'000;
 
-// Threads that act for fibers do so one at a time. Of the last one: the world, by its number, the point at which the
-// fibers' thread stood, the thread, and when it was through: the fibers' thread may have waited for just that.
-std::atomic<bool> acting{false};
-std::atomic<uint64_t> acted_world{0};
-std::atomic<uint64_t> acted_point{0};
-std::atomic<int> acted_thread{0};
-std::atomic<int64_t> acted_ns{0};
+// Of the last act of the calling thread: the world, by its number, and the point at which the fibers' thread stood.
+// While that stands there still the thread's next act follows at once.
+struct LastAct {
+  uint64_t world = 0;
+  uint64_t point = 0;
+};
+constinit thread_local LastAct last_act;
 
-void act_for_fibers(const Scheduler& scheduler, uint64_t point, absl::AnyInvocable<void()>& body) {
-  const bool outer = std::exchange(acts_for_fibers, true);
-  const absl::Cleanup end = [&scheduler, point, outer] {
-    acts_for_fibers = outer;
-    acted_world.store(scheduler.serial());
-    acted_point.store(point);
-    acted_thread.store(this_thread());
-    acted_ns.store(monotonic_ns());
-    acting.store(false);
-  };
-  body();
+// Whether the fibers' thread, which has been at `point` since `since_ns`, stands outside of rankloom.
+bool stands(const Scheduler& scheduler, uint64_t point, int64_t since_ns) {
+  const int64_t stood_ns = monotonic_ns() - since_ns;
+  if (last_act.world != scheduler.serial() || last_act.point != point) {
+    if (stood_ns < kAsleepNs) return false;
+  }
+  return stood_ns >= kComputingNs || !thread_runs(scheduler.fibers_thread());
 }
 
 }  // namespace
@@ -78,19 +75,17 @@ void act_for_fibers(const Scheduler& scheduler, uint64_t point, absl::AnyInvocab
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body, bool waits) {
   if (!world.foreign()) return false;
   const WorldPin alive(world);
-  if (!alive || !world.scheduler()->beside_fibers()) return false;
+  if (!alive || world.scheduler()->options().engine != EngineKind::kFibers) return false;
   Scheduler& scheduler = *world.scheduler();
+  if (!scheduler.beside_fibers()) {
+    const ActsForFibers alone(scheduler);
+    (*body)();
+    return true;
+  }
   scheduler.uncovered(kOwnThreads);
   const TaskInfo info{.rank = rank, .kind = TaskKind::kCompletion};
   if (!waits) {
     scheduler.post(info, Site{.what = what}, std::move(*body));
-    return true;
-  }
-  const uint64_t point = scheduler.steps();
-  const auto may_act = [] { return !acting.exchange(true); };
-  if (acted_world.load() == scheduler.serial() && acted_point.load() == point && acted_thread.load() == this_thread() &&
-      may_act()) {
-    act_for_fibers(scheduler, point, *body);
     return true;
   }
   const auto given = std::make_shared<Given>();
@@ -100,18 +95,27 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
     const absl::Cleanup done = [&given] { given->state.store(Given::State::kDone); };
     given->body();
   });
+  uint64_t point = scheduler.steps();
   int64_t since_ns = monotonic_ns();
   for (WaitTurns turns; given->state.load() != Given::State::kDone; turns.next()) {
-    since_ns = std::max(since_ns, acted_ns.load());
-    if (monotonic_ns() - since_ns < kAnswerNs || !may_act()) continue;
-    if (acted_ns.load() > since_ns || !given->take()) {
-      acting.store(false);
-      continue;
+    if (const uint64_t now = scheduler.steps(); now != point) {
+      point = now;
+      since_ns = monotonic_ns();
     }
-    act_for_fibers(scheduler, point, given->body);
+    if (!stands(scheduler, point, since_ns)) continue;
+    const ActsForFibers alone(scheduler);
+    scheduler.ask_fibers();  // to wait for this act if they come back meanwhile
+    if (scheduler.steps() != point || !given->take()) continue;
+    given->body();
+    last_act = {.world = scheduler.serial(), .point = point};
     break;
   }
   return true;
+}
+
+void tell_of_own_thread(const WorldRef& world) {
+  const WorldPin alive(world);
+  if (alive && !world.scheduler()->closed()) world.scheduler()->uncovered(kOwnThreads);
 }
 
 absl::Status world_ended() { return make_error(ErrorKind::kAborted, "the world has ended"); }
@@ -199,9 +203,13 @@ void CallScope::refuse_other_worlds(const WorldRef& world, const CalledHandle& c
          called.op.empty() ? "" : " in ", called.op, ": want one of its own world", place(called));
 }
 
-void CallScope::refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
+void CallScope::refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool before) {
   const WorldPin alive(world);
-  if (alive && world.scheduler()->beside_fibers()) refuse_thread(called());
+  if (!alive) return;
+  const Scheduler& scheduler = *world.scheduler();
+  const bool to_run =
+      scheduler.options().engine == EngineKind::kFibers && scheduler.fibers_thread() == 0 && scheduler.takes_tasks();
+  if (scheduler.beside_fibers() || (before && to_run)) refuse_thread(called());
 }
 
 CallScope::CallScope(Scheduler* scheduler, int rank)

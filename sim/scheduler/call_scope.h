@@ -68,9 +68,13 @@ class WorldPin {
 
 // For destructors, which can refuse nothing, and for methods that any thread may call, of a handle of `rank`: where the
 // ranks are fibers, which lock nothing, a thread beside theirs has `*body` run by a step there. `waits`: until its end,
-// or runs it if their thread comes to no point, as in a join. False: the caller does, as the ranks lock or are gone.
+// or runs it if their thread comes to no point, as in a join. Once the run is over, and before, runs it: ActsForFibers.
+// False: the caller does, as the ranks lock or their world is gone.
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body,
                      bool waits = false);
+
+// A thread that is no rank's has looked at what an explored run can order, or has had a part in it.
+void tell_of_own_thread(const WorldRef& world);
 
 // "the world has ended", which everything that was unfinished then fails with.
 absl::Status world_ended();
@@ -111,12 +115,16 @@ class CallScope {
   // Throws InvalidArgument, as the constructor does, on a thread beside those of a world of fibers that runs.
   static void check_thread(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
     if (world.foreign()) [[unlikely]]
-      refuse_beside_fibers(world, called);
+      refuse_beside_fibers(world, called, /*before=*/false);
+  }
+  // For waits: throws before the run, too, which may begin meanwhile.
+  static void check_wait(const WorldRef& world, absl::FunctionRef<CalledHandle()> called) {
+    if (world.foreign()) refuse_beside_fibers(world, called, /*before=*/true);
   }
 
  private:
   static void refuse_other_worlds(const WorldRef& world, const CalledHandle& called, bool after_run);
-  static void refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called);
+  static void refuse_beside_fibers(const WorldRef& world, absl::FunctionRef<CalledHandle()> called, bool before);
   void enter(const WorldRef& world, const CalledHandle& called);
   void leave();
 

@@ -1184,8 +1184,9 @@ bool DeterministicScheduler::runs_here() const {
 }
 
 bool DeterministicScheduler::beside_fibers() const {
-  const int fibers = fibers_thread_.load(std::memory_order_relaxed);
-  return fibers != 0 && !ended_.load(std::memory_order_acquire) && !acts_for_fibers && fibers != this_thread();
+  const int fibers = fibers_thread();
+  return fibers != 0 && fibers != this_thread() && !ended_.load(std::memory_order_acquire) &&
+         !ActsForFibers::here(serial());
 }
 
 bool DeterministicScheduler::send(absl::AnyInvocable<void()> what) {
@@ -1213,6 +1214,7 @@ void DeterministicScheduler::drain_inbox() {
     asked.swap(inbox_);
     inbox_full_.store(false, std::memory_order_relaxed);
   }
+  if (!threads_) ActsForFibers::await_others(serial());
   for (absl::AnyInvocable<void()>& what : asked) what();
 }
 

@@ -34,6 +34,10 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   bool takes_tasks() const override { return !ended_.load(std::memory_order_acquire) && !closed(); }
   bool beside_fibers() const override;
+  int fibers_thread() const override { return fibers_thread_.load(std::memory_order_relaxed); }
+  void ask_fibers() override {
+    (void)send([] {});
+  }
   void post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) override;
   Task* attach(const TaskInfo& info) override;
   void detach(Task* task) override;

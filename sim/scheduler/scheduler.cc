@@ -172,7 +172,8 @@ bool Scheduler::set_abort_cause(const absl::Status& cause) {
   if (!cause_.ok()) return false;
   cause_ = cause;
   aborted_.store(true, std::memory_order_release);
-  if (record_ != nullptr) record_->stop();
+  // A thread beside fibers has told that not all is seen.
+  if (record_ != nullptr && !beside_fibers()) record_->stop();
   return true;
 }
 

@@ -1193,6 +1193,23 @@ TEST(ExploreOnThreadsTest, DoesNotVerifyStoreCallsOfThreadsThatRanksMade) {
   EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves"));
 }
 
+TEST(ExploreOnFibersTest, AThreadThatAsksOrLetsGoOfWorksIsTold) {
+  for (const bool drops : {false, true}) {
+    const ExploreReport report =
+        explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [drops](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          Work work = pg->barrier();
+          if (rank.rank() == 0) {
+            std::thread([copy = drops ? work : Work(), &work, drops]() mutable {
+              drops ? void(copy = Work()) : void(work.is_completed());
+            }).join();
+          }
+          work.wait();
+        });
+    EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves")) << drops;
+  }
+}
+
 // Objects of users and stores of no world belong to no run: any run of the process may be theirs.
 TEST(ExploreOpenCallsTest, ANaNIsTheProgramsOwnWhereOutputsAreNotPoisoned) {
   for (const bool poison : {false, true}) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -251,6 +252,184 @@ TEST(ThreadBesideTest, ADropIsNoneOfARankThatUnwindsElsewhere) {
     EXPECT_THAT(report.text(), HasSubstr("all_reduce seq 1: the work was dropped unfinished")) << seed;
     EXPECT_THAT(report.text(), testing::Not(HasSubstr("unwound"))) << seed;
   }
+}
+
+// A step of the scheduler may wait for its turn for long, while ranks go on: nobody takes its place meanwhile.
+TEST(ThreadBesideTest, ADropWaitsWhileRanksRunToBlock) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4);
+    std::vector<std::vector<float>> y(150, std::vector<float>(4, 1));
+    if (rank.rank() == 1) return;
+    std::jthread other([work = pg->recv(x, 1)] {});
+    std::vector<Work> works;
+    try {
+      for (std::vector<float>& each : y) {
+        absl::SleepFor(absl::Milliseconds(1));
+        works.push_back(pg->all_reduce(each));
+      }
+      wait_all(works);
+    } catch (const DistError&) {
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("recv from rank 1: the work was dropped unfinished"));
+}
+
+// The rank comes to no point, but asks whether the thread is through.
+TEST(ThreadBesideTest, ADropThatARankWaitsForByAsking) {
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4);
+    std::atomic<bool> dropped{false};
+    std::jthread other([&dropped, work = pg->recv(x, 0)]() mutable {
+      work = Work();
+      dropped.store(true);
+    });
+    while (!dropped.load()) std::this_thread::yield();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("recv from rank 0: the work was dropped unfinished"));
+}
+
+TEST(ThreadBesideTest, WorksThatThreadsLetGoAfterTheRun) {
+  std::vector<std::vector<Work>> works(2);
+  std::vector<std::vector<float>> x(2000, std::vector<float>(1));
+  World world(fibers(1));
+  world.run([&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    for (size_t i = 0; i < x.size(); ++i) works[i % 2].push_back(pg->all_reduce(x[i]));
+  });
+  std::jthread one([&] { works[0].clear(); });
+  works[1].clear();
+}
+
+TEST(ThreadBesideTest, AGroupEndsAfterTheRunWhoeverLetItsCallsGo) {
+  for (int i = 0; i < 20; ++i) {
+    std::shared_ptr<ProcessGroup> kept;
+    std::jthread other;
+    std::vector<float> x(4);
+    World world(fibers(2));
+    world.run([&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) return;
+      kept = pg;
+      other = std::jthread([work = pg->recv(x, 1)] {});
+    });
+    destroy_process_group(kept);
+  }
+}
+
+// It would wait on when the run begins.
+TEST(ThreadBesideTest, NoThreadWaitsForAKeyBeforeTheRun) {
+  World world(fibers(2));
+  world.store().set("there", "1");
+  EXPECT_EQ(world.store().get("there"), "1");
+  EXPECT_THAT(error_of([&] { (void)world.store().get("last"); }, ErrorKind::kInvalidArgument),
+              HasSubstr(absl::StrCat("HashStore, store get: ", kRefused)));
+  EXPECT_THAT(error_of([&] { world.store().wait({"last"}, absl::ZeroDuration()); }, ErrorKind::kTimeout),
+              HasSubstr("missing"));
+  const RunReport report = world.run([](RankContext& rank) { rank.store().set("last", "2"); });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(world.store().get("last"), "2");
+}
+
+TEST(ThreadBesideTest, CallsOfAStoreAsDataAndWaitsForAnyWorkAreRefused) {
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(1);
+    std::vector<Work> works;
+    works.push_back(pg->recv(x, 0));
+    std::thread([&] {
+      const StoreCall call{.op = StoreCall::Op::kNumKeys};
+      EXPECT_THAT(error_of([&] { (void)rank.store().execute(call); }, ErrorKind::kInvalidArgument),
+                  HasSubstr(absl::StrCat("num_keys: ", kRefused)));
+      EXPECT_THAT(error_of([&] { (void)wait_any(works); }, ErrorKind::kInvalidArgument),
+                  HasSubstr(absl::StrCat("wait_any: ", kRefused)));
+    }).join();
+    const std::vector<float> sent = {1};
+    pg->send(sent, 0).wait();
+    EXPECT_EQ(wait_any(works), 0U);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(ThreadBesideTest, APromiseIsKeptOnceItsThreadSaysSo) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    WorldOptions options = fibers(2);
+    options.schedule = Schedule::seeded(seed);
+    const RunReport report = run_world(options, [](RankContext& rank) {
+      Promise promise(&rank.world().scheduler(), rank.rank());
+      std::thread([&] {
+        promise.set_value();
+        while (!promise.work().is_completed()) std::this_thread::yield();
+      }).join();
+      EXPECT_TRUE(promise.work().is_completed());
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
+}
+
+// Callbacks of a promise of no rank are the thread's that keeps it, and so are their exceptions.
+TEST(ThreadBesideTest, CallbacksOfAPromiseOfNoRankRunOnTheThreadThatKeepsIt) {
+  WorldOptions options = fibers(2);
+  options.schedule = Schedule::seeded(1);
+  const RunReport report = run_world(options, [](RankContext& rank) {
+    Promise promise(&rank.world().scheduler());
+    std::thread::id ran;
+    promise.work().then([&](const absl::Status&) {
+      ran = std::this_thread::get_id();
+      rank.store().set("key", "");
+    });
+    std::jthread other([&, waker = rank.world().outside_waker()] {
+      EXPECT_THAT(error_of([&] { promise.set_value(); }, ErrorKind::kInvalidArgument), HasSubstr(kRefused));
+      EXPECT_EQ(ran, std::this_thread::get_id());
+    });
+    promise.work().wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(ThreadBesideTest, AThreadAsksAStreamForItsStatusWhileCallsFail) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "side");
+    std::atomic<bool> over{false};
+    std::jthread other([&] {
+      while (!over.load()) (void)stream.status();
+    });
+    std::vector<float> x(4);
+    for (int i = 0; i < 50; ++i) {
+      auto child = pg->new_group();
+      std::vector<float> y(rank.rank() == 0 ? 2 : 3);
+      (void)child->all_reduce(y, ReduceOp::kSum, {.stream = &stream});
+      EXPECT_THAT(error_of([&] { stream.synchronize(); }, ErrorKind::kMismatch), HasSubstr("all_reduce seq 1"));
+    }
+    over.store(true);
+    other.join();
+    EXPECT_THAT(stream.status().message(), HasSubstr("all_reduce seq 1"));
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST(ThreadBesideTest, AThreadAbortsAFakeGroupBesideItsCalls) {
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    std::vector<float> x(4);
+    std::jthread other([&] { pg->abort("enough"); });
+    for (;;) pg->all_reduce(x).wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("the group failed before: rank 0 aborted group 0: enough"));
+}
+
+TEST(ThreadBesideTest, AListenerOfAThreadsAbortMayThrow) {
+  const RunReport report = run_world(fibers(2), [](RankContext& rank) {
+    rank.world().on_abort([](const absl::Status&) { throw std::runtime_error("a listener's"); });
+    auto pg = init_process_group(rank);
+    std::jthread other([&] {
+      if (rank.rank() == 0) rank.world().abort("enough");
+    });
+    go_on(rank, *pg, 1'000'000);
+  });
+  EXPECT_THAT(report.text(), HasSubstr("a listener of on_abort() threw: a listener's"));
 }
 
 TEST(BesideRecordTest, WorksThatAThreadLetsGoWhileTheRecordGoes) {
