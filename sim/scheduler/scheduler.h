@@ -178,8 +178,8 @@ class Scheduler : public Kept {
   virtual bool takes_tasks() const { return !closed(); }
   // Whether the run is going, its ranks are fibers, which lock nothing, and the caller's thread is not theirs.
   virtual bool beside_fibers() const { return false; }
-  // The thread of ranks that are fibers, by its id in the kernel; 0: none yet. At its next point it waits for those that
-  // act for it, if it was asked to.
+  // The thread of ranks that are fibers, by its id in the kernel; 0: none yet. Asked to, it waits at its next point for
+  // those that act for it.
   virtual int fibers_thread() const { return 0; }
   virtual void ask_fibers() {}
   bool closed() const { return closed_.load(std::memory_order_acquire); }

@@ -318,7 +318,7 @@ TEST(ThreadBesideTest, AGroupEndsAfterTheRunWhoeverLetItsCallsGo) {
   }
 }
 
-// It would wait on when the run begins.
+// A wait would go on into the run.
 TEST(ThreadBesideTest, NoThreadWaitsForAKeyBeforeTheRun) {
   World world(fibers(2));
   world.store().set("there", "1");
