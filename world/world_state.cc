@@ -284,7 +284,6 @@ void WorldState::ended_elsewhere(int rank, RunReport::Outcome outcome) {
 WorldState::~WorldState() {
   after_.emplace(options_.stall);
   scheduler_->close();
-  const ActsForFibers alone(*scheduler_);
   run_end_hooks();
   release_what_users_left();
 }
@@ -787,6 +786,8 @@ void WorldState::run_end_hooks() {
         if (node.empty()) continue;  // an earlier one had it forgotten
         done.push_back(std::move(node.mapped()));
       }
+      std::optional<ActsForFibers> alone;
+      if (place != kUsers) alone.emplace(*scheduler_);
       run_hook("a hook of at_end()", done.back().run);
     }
   }
@@ -907,7 +908,6 @@ RunReport WorldState::report(bool last) {
     for (WaitTurns turns; !scheduler_->close_if_idle() && options_.engine == EngineKind::kFibers &&
                           Task::current() == nullptr && monotonic_ns() < until_ns;)
       turns.next();
-    const ActsForFibers alone(*scheduler_);
     run_end_hooks();
   }
   RunReport report;

@@ -704,7 +704,9 @@ void Rendezvous::run(Slot* slot) {
         if (!state->served_) give(*slot, *state);
       }
     } else {
+      if (!mu_.locks()) scheduler_.set_in_long_part(true);
       op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+      if (!mu_.locks()) scheduler_.set_in_long_part(false);
       if (elsewhere_ != nullptr) [[unlikely]]
         elsewhere_->ran(MemberCalls(slot->calls));
     }

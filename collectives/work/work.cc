@@ -36,7 +36,7 @@ void Work::release() noexcept {
       if (elsewhere) ObjectName::uses_outer();
       if (task->record != nullptr && (elsewhere || (state_->rank() >= 0 && task->info.rank != state_->rank())))
         task->record->uncovered("a handle of a work that another rank lets go");
-    } else if (task == nullptr && state_->explored_object() != 0) [[unlikely]] {
+    } else if (task == nullptr) [[unlikely]] {
       tell_of_own_thread(state_->world_ref());
     }
     return;
@@ -57,6 +57,8 @@ void Work::release() noexcept {
 bool Work::is_completed(CodeSite code) const {
   if (state_ == nullptr) return true;
   const LibraryScope library;
+  if (Task::current() == nullptr) [[unlikely]]
+    tell_of_own_thread(state_->world_ref());
   if (!state_->is_completed() && !state_->polled("is_completed", code)) return false;
   state_->seen_done();
   state_->learned();
@@ -143,6 +145,7 @@ void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
     callback(absl::OkStatus());
   } else {
     const LibraryScope library;
+    if (Task::current() == nullptr) tell_of_own_thread(state_->world_ref());
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
     state_->may_get_callbacks("then", code);

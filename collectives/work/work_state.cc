@@ -56,7 +56,6 @@ StepRecord* WorkState::record() const {
   if (outside_name_ != nullptr) return outside_name_->record();
   if (!world_.known() || !world_.foreign()) return record_here();
   ObjectName::uses_outer();
-  if (object_ != 0 && Task::current() == nullptr) tell_of_own_thread(world_);
   return nullptr;
 }
 
@@ -261,6 +260,7 @@ void WorkState::complete(const absl::Status& status) {
 void WorkState::complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status) {
   if (!state->world_.foreign()) [[likely]]
     return state->complete(status);
+  if (Task::current() == nullptr) tell_of_own_thread(state->world_);
   // Callbacks of no rank are this thread's, which has the work completed elsewhere.
   const auto callbacks = std::make_shared<std::vector<absl::AnyInvocable<void()>>>();
   absl::AnyInvocable<void()> complete = [state, status, callbacks] {
@@ -270,7 +270,9 @@ void WorkState::complete_by_any(const std::shared_ptr<WorkState>& state, const a
   };
   if (!given_to_fibers(state->world_, state->rank_, "promise", &complete, /*waits=*/true))
     return state->complete(status);
-  for (absl::AnyInvocable<void()>& callback : *callbacks) callback();
+  Completion later;  // as if the work had been completed here
+  for (absl::AnyInvocable<void()>& callback : *callbacks) Completion::run_later(std::move(callback));
+  later.end();
 }
 
 void WorkState::complete(const absl::Status& status, bool world_lives) {

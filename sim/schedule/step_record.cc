@@ -99,7 +99,7 @@ void StepRecord::end_run() {
   end_serial_ = maker_here().made;
   if (strangers_.exchange(false, std::memory_order_relaxed) ||
       strangers_came_.load(std::memory_order_relaxed) != came_before_)
-    uncovered("threads that ranks made by themselves");
+    uncovered(kOwnThreads);
 }
 
 StepRecord::TaskFacts* StepRecord::current_facts() {

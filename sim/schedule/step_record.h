@@ -14,6 +14,9 @@
 
 namespace rankloom::internal {
 
+// A reason for which a search vouches for nothing more: see StepRecord::uncovered().
+inline constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
+
 // How a step touches an object. Two steps may change places unless they touch one object in ways that conflict: reads
 // do not conflict with reads, nor kCommute with kCommute (arrivals in one collective); all else does.
 enum class Access : uint8_t { kRead, kCommute, kWrite };

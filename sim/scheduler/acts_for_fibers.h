@@ -9,12 +9,13 @@ class Scheduler;
 // A scope in which the calling thread, which runs no rank of a world of fibers, acts on that world's memory: the run is
 // over, or the fibers' thread stands in code of the program's own. Ranks that are fibers lock nothing, so such threads
 // act one at a time, and the fibers' thread waits for them at its next point. Nests. Nobody waits longer than
-// kPatienceNs of real time: the other may wait for the caller, as in a join. Nothing where ranks are threads.
+// kPatienceNs of real time: the other may wait for the caller, as in a join. No code of users' runs within that may
+// wait for another thread. Nothing where ranks are threads.
 class ActsForFibers {
  public:
   static constexpr int64_t kPatienceNs = 100'000'000;
 
-  explicit ActsForFibers(const Scheduler& scheduler);
+  explicit ActsForFibers(Scheduler& scheduler);
   ~ActsForFibers();
   ActsForFibers(const ActsForFibers&) = delete;
   ActsForFibers& operator=(const ActsForFibers&) = delete;
@@ -22,10 +23,11 @@ class ActsForFibers {
   // Whether the calling thread is in a scope for the world of that number.
   static bool here(uint64_t world) { return world_ == world; }
   // Waits until no other thread is.
-  static void await_others(uint64_t world);
+  static void await_others(const Scheduler& scheduler);
 
  private:
   static inline constinit thread_local uint64_t world_ = 0;  // 0: in none
+  Scheduler& scheduler_;
   const bool active_;
   bool entered_ = false;
   uint64_t outer_ = 0;

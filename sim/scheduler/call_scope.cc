@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,8 +35,6 @@ WorldPin::~WorldPin() {
 
 namespace {
 
-constexpr std::string_view kOwnThreads = "threads that ranks made by themselves";
-
 // Between the thread that gives a body away and that of the fibers: the one that takes it runs it.
 struct Given {
   enum class State : uint8_t { kWaits, kTaken, kDone };
@@ -53,22 +52,25 @@ struct Given {
 constexpr int64_t kAsleepNs = 100'000'000;
 constexpr int64_t kComputingNs = 1'000'000'000;
 
-// Of the last act of the calling thread: the world, by its number, and the point at which the fibers' thread stood.
-// While that stands there still the thread's next act follows at once.
-struct LastAct {
-  uint64_t world = 0;
+// Since when the fibers' thread of a world has been at the same point, as the calling thread has seen it. Kept from
+// call to call: while that thread stands there still the next act follows at once.
+struct Stand {
+  uint64_t world = 0;  // its number
   uint64_t point = 0;
-};
-constinit thread_local LastAct last_act;
+  int64_t since_ns = 0;
 
-// Whether the fibers' thread, which has been at `point` since `since_ns`, stands outside of rankloom.
-bool stands(const Scheduler& scheduler, uint64_t point, int64_t since_ns) {
-  const int64_t stood_ns = monotonic_ns() - since_ns;
-  if (last_act.world != scheduler.serial() || last_act.point != point) {
-    if (stood_ns < kAsleepNs) return false;
+  void look(const Scheduler& scheduler) {
+    if (world == scheduler.serial() && point == scheduler.steps()) return;
+    *this = {.world = scheduler.serial(), .point = scheduler.steps(), .since_ns = monotonic_ns()};
   }
-  return stood_ns >= kComputingNs || !thread_runs(scheduler.fibers_thread());
-}
+  // Whether that thread is outside of rankloom, as far as can be known.
+  bool outside(const Scheduler& scheduler) const {
+    const int64_t stood_ns = monotonic_ns() - since_ns;
+    if (stood_ns < kAsleepNs || scheduler.in_long_part()) return false;
+    return stood_ns >= kComputingNs || !thread_runs(scheduler.fibers_thread());
+  }
+};
+constinit thread_local Stand stand;
 
 }  // namespace
 
@@ -84,30 +86,30 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
   }
   scheduler.uncovered(kOwnThreads);
   const TaskInfo info{.rank = rank, .kind = TaskKind::kCompletion};
+  // A run that has just ended takes no more steps: then the caller comes here.
+  const auto run = [&scheduler](absl::AnyInvocable<void()>& what) {
+    std::optional<ActsForFibers> alone;
+    if (Task::current() == nullptr) alone.emplace(scheduler);
+    what();
+  };
   if (!waits) {
-    scheduler.post(info, Site{.what = what}, std::move(*body));
+    scheduler.post(info, Site{.what = what}, [run, body = std::move(*body)]() mutable { run(body); });
     return true;
   }
   const auto given = std::make_shared<Given>();
   given->body = std::move(*body);
-  scheduler.post(info, Site{.what = what}, [given] {
+  scheduler.post(info, Site{.what = what}, [given, run] {
     if (!given->take()) return;
     const absl::Cleanup done = [&given] { given->state.store(Given::State::kDone); };
-    given->body();
+    run(given->body);
   });
-  uint64_t point = scheduler.steps();
-  int64_t since_ns = monotonic_ns();
   for (WaitTurns turns; given->state.load() != Given::State::kDone; turns.next()) {
-    if (const uint64_t now = scheduler.steps(); now != point) {
-      point = now;
-      since_ns = monotonic_ns();
-    }
-    if (!stands(scheduler, point, since_ns)) continue;
+    stand.look(scheduler);
+    if (!stand.outside(scheduler)) continue;
     const ActsForFibers alone(scheduler);
     scheduler.ask_fibers();  // to wait for this act if they come back meanwhile
-    if (scheduler.steps() != point || !given->take()) continue;
+    if (!stand.outside(scheduler) || scheduler.steps() != stand.point || !given->take()) continue;
     given->body();
-    last_act = {.world = scheduler.serial(), .point = point};
     break;
   }
   return true;

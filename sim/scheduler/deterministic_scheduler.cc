@@ -534,8 +534,7 @@ void DeterministicScheduler::move_on_thread() {
 void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
   // No call but in place of this one, so that most points of most runs save no register: under fifo on fibers a task
   // that acts goes on.
-  if (acts_in_place_ && step == Step::kAct && points_in_a_row_ + 1 < patience_ &&
-      !inbox_full_.load(std::memory_order_relaxed)) [[likely]] {
+  if (acts_in_place_ && step == Step::kAct && points_in_a_row_ + 1 < patience_) [[likely]] {
     Task* const self = Task::current();
     if (self == nullptr || self->state != Task::State::kRunning) return;  // a hook, as below
     self->reach(site);
@@ -543,6 +542,9 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
     ++points_in_a_row_;
     self->polls_in_a_row = 0;
     yields_in_a_row_ = 0;
+    // After the count, at which threads look that ask.
+    if (inbox_full_.load(std::memory_order_relaxed)) [[unlikely]]
+      drain_inbox();
     return;
   }
   point_at_length(site, step);
@@ -1214,7 +1216,7 @@ void DeterministicScheduler::drain_inbox() {
     asked.swap(inbox_);
     inbox_full_.store(false, std::memory_order_relaxed);
   }
-  if (!threads_) ActsForFibers::await_others(serial());
+  if (!threads_) ActsForFibers::await_others(*this);
   for (absl::AnyInvocable<void()>& what : asked) what();
 }
 

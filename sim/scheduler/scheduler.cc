@@ -172,8 +172,7 @@ bool Scheduler::set_abort_cause(const absl::Status& cause) {
   if (!cause_.ok()) return false;
   cause_ = cause;
   aborted_.store(true, std::memory_order_release);
-  // A thread beside fibers has told that not all is seen.
-  if (record_ != nullptr && !beside_fibers()) record_->stop();
+  if (record_ != nullptr) beside_fibers() ? record_->uncovered(kOwnThreads) : record_->stop();
   return true;
 }
 

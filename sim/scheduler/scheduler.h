@@ -182,6 +182,12 @@ class Scheduler : public Kept {
   // those that act for it.
   virtual int fibers_thread() const { return 0; }
   virtual void ask_fibers() {}
+  // The thread that is in an ActsForFibers; 0: none.
+  std::atomic<int>& actor() { return actor_; }
+  const std::atomic<int>& actor() const { return actor_; }
+  // Fibers: whether their thread is in a part of a call that may be long, as a reduction is, between two points.
+  void set_in_long_part(bool in) { in_long_part_.store(in, std::memory_order_relaxed); }
+  bool in_long_part() const { return in_long_part_.load(std::memory_order_relaxed); }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is
@@ -361,6 +367,8 @@ class Scheduler : public Kept {
   std::function<std::string()> describer_;
   std::function<void*(int rank)> user_;
   std::string rerun_;
+  std::atomic<int> actor_{0};
+  std::atomic<bool> in_long_part_{false};
   std::atomic<bool> ranks_attached_{false};  // set by attach(), before anything else
 
  private:

@@ -1193,6 +1193,43 @@ TEST(ExploreOnThreadsTest, DoesNotVerifyStoreCallsOfThreadsThatRanksMade) {
   EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves"));
 }
 
+// Also of a call that is done, whose lock is held while the record is told.
+TEST(ExploreOnFibersTest, AThreadThatAsksForAnEndIsTold) {
+  for (const bool promises : {false, true}) {
+    const ExploreReport report =
+        explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [promises](RankContext& rank) {
+          auto pg = init_process_group(rank);
+          Work work = pg->barrier();
+          work.wait();
+          Promise promise(&rank.world().scheduler(), rank.rank());
+          std::thread([&] { promises ? promise.set_value() : void(work.is_success()); }).join();
+        });
+    EXPECT_THAT(report.text(), HasSubstr("threads that ranks made by themselves")) << promises;
+  }
+}
+
+TEST(ExploreOnFibersTest, AThreadThatAbortsTheWorldOfASearchIsTold) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        if (rank.rank() == 0) std::thread([&] { rank.world().abort("enough"); }).join();
+        rank.store().set("k", "");
+      });
+  EXPECT_FALSE(report.ok());
+  EXPECT_FALSE(report.verified);
+  EXPECT_THAT(report.text(), HasSubstr("a thread of no rank aborted the world: enough"));
+}
+
+// No thread at all: the end of a run completes what it left, outside of any task.
+TEST(ExploreOnFibersTest, ACallThatIsLeftWithItsTensorsEndsWithTheRun) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        const auto x = std::make_shared<std::vector<float>>(1);
+        if (rank.rank() == 0) (void)pg->recv(*x, 1, 0, {.keep_alive = x});
+      });
+  EXPECT_THAT(report.text(), HasSubstr("recv from rank 1"));
+}
+
 TEST(ExploreOnFibersTest, AThreadThatAsksOrLetsGoOfWorksIsTold) {
   for (const bool drops : {false, true}) {
     const ExploreReport report =

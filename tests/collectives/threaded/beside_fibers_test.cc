@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -281,11 +282,16 @@ TEST(ThreadBesideTest, ADropThatARankWaitsForByAsking) {
     auto pg = init_process_group(rank);
     std::vector<float> x(4);
     std::atomic<bool> dropped{false};
-    std::jthread other([&dropped, work = pg->recv(x, 0)]() mutable {
-      work = Work();
+    std::vector<Work> works;
+    for (int tag = 0; tag < 4; ++tag)
+      works.push_back(pg->recv(std::span(x).subspan(static_cast<size_t>(tag), 1), 0, tag));
+    const absl::Time begun = absl::Now();
+    std::jthread other([&dropped, gone = std::move(works)]() mutable {
+      gone.clear();
       dropped.store(true);
     });
     while (!dropped.load()) std::this_thread::yield();
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(5));  // one wait, not four
   });
   EXPECT_THAT(report.text(), HasSubstr("recv from rank 0: the work was dropped unfinished"));
 }
@@ -386,6 +392,40 @@ TEST(ThreadBesideTest, CallbacksOfAPromiseOfNoRankRunOnTheThreadThatKeepsIt) {
     promise.work().wait();
   });
   EXPECT_TRUE(report.ok()) << report.text();
+}
+
+// As on a thread that completes the work at once: each callback runs, the first exception is thrown, and a chain of
+// promises takes no stack.
+TEST(ThreadBesideTest, CallbacksOfPromisesOfNoRankBeforeARun) {
+  World world(fibers(1));
+  Promise promise(&world.scheduler());
+  int ran = 0;
+  promise.work().then([&](const absl::Status&) {
+    ++ran;
+    throw std::runtime_error("the first");
+  });
+  promise.work().then([&](const absl::Status&) { ++ran; });
+  EXPECT_THAT([&] { promise.set_value(); }, testing::ThrowsMessage<std::runtime_error>("the first"));
+  EXPECT_EQ(ran, 2);
+  std::vector<Promise> chain;
+  for (int i = 0; i < 100'000; ++i) chain.emplace_back(&world.scheduler());
+  for (size_t i = 1; i < chain.size(); ++i)
+    chain[i - 1].work().then([next = chain[i]](const absl::Status&) mutable { next.set_value(); });
+  chain[0].set_value();
+  EXPECT_TRUE(chain.back().work().is_completed());
+}
+
+TEST(ThreadBesideTest, AHookOfTheEndWaitsForAThreadThatLetsGo) {
+  std::vector<Work> works;
+  std::vector<std::vector<float>> x(50, std::vector<float>(1));
+  const absl::Time begun = absl::Now();
+  const RunReport report = run_world(fibers(1), [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    for (std::vector<float>& each : x) works.push_back(pg->all_reduce(each));
+    rank.world().at_end([&] { std::thread([&] { works.clear(); }).join(); });
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(3));
 }
 
 TEST(ThreadBesideTest, AThreadAsksAStreamForItsStatusWhileCallsFail) {
