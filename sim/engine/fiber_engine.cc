@@ -226,16 +226,23 @@ struct FiberThread {
 
   // Fibers for the next world. Fibers with other stacks than the world wants end.
   void begin(size_t stack_bytes, bool guarded, int expected) {
-    if (!stacks.fits(stack_bytes, guarded)) {
-      for (FiberState* const fiber : idle) {
-        fiber->task = nullptr;
-        switch_to(host_state, *fiber);
-        end_tsan_fiber(*fiber);
-        delete fiber;
-      }
-      idle.clear();
-    }
+    if (!stacks.fits(stack_bytes, guarded)) end_idle();
     stacks.begin(stack_bytes, guarded, expected);
+  }
+  // After a world, whose fibers are idle: keeps them for the next, unless that may be another thread's and want guards.
+  void end_world() {
+    if (stacks.may_be_kept()) return;
+    end_idle();
+    stacks.release();
+  }
+  void end_idle() {
+    for (FiberState* const fiber : idle) {
+      fiber->task = nullptr;
+      switch_to(host_state, *fiber);
+      end_tsan_fiber(*fiber);
+      delete fiber;
+    }
+    idle.clear();
   }
 
   // A fiber that waits for its first task or for another.
@@ -346,6 +353,7 @@ void FiberEngine::run_host(absl::FunctionRef<void()> main) {
     thread_ = &FiberThread::of_this_thread();
     thread_->begin(stack_bytes_, stacks_ <= StackPool::kMaxGuarded, stacks_);
     main();
+    thread_->end_world();
   };
   if (FiberThread::lent) {  // by with_fiber_thread()
     FiberThread::lent = false;

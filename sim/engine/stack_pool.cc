@@ -49,10 +49,15 @@ size_t StackPool::whole_pages(size_t bytes) { return std::max((bytes + page() - 
 void StackPool::begin(size_t bytes, bool guarded, int expected) {
   expected_ = expected;
   if (fits(bytes, guarded)) return;
-  bytes = whole_pages(bytes);
   release();
-  bytes_ = bytes;
+  bytes_ = whole_pages(bytes);
   guarded_ = guarded;
+}
+
+bool StackPool::may_be_kept() const {
+  size_t own = 0;
+  for (const Slab& slab : slabs_) own += slab.guard > 0 ? slab.count : 0;
+  return !beyond_ && own <= kMostGuards / 2;
 }
 
 StackPool::Stack StackPool::take() {
@@ -135,6 +140,7 @@ void StackPool::release() {
   slabs_.clear();
   free_.clear();
   beyond_ = false;
+  bytes_ = 0;
   made_ = 0;
   taken_ = 0;
 }

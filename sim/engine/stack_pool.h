@@ -46,6 +46,10 @@ class StackPool {
   // All stacks until the next begin() have `bytes` and are guarded, as far as kMostGuards allows, or not. Stacks of
   // another shape are given back.
   void begin(size_t bytes, bool guarded, int expected);
+  // Whether other pools, which have their worlds in turn, find guards beside this one's: it has half of them at most.
+  bool may_be_kept() const;
+  // Gives the memory back, when no stack is out; begin() comes next.
+  void release();
   Stack take();
   void give(void* top);
 
@@ -61,7 +65,6 @@ class StackPool {
  private:
   static size_t whole_pages(size_t bytes);
   void add_slab();
-  void release();
 
   struct Slab {
     char* base;

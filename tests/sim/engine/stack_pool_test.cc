@@ -121,7 +121,13 @@ TEST(StackPoolTest, BeyondTheMostGuardsStacksHaveCanaries) {
     StackPool first;
     StackPool second;
     EXPECT_EQ(take(first, 10'000), 10'000u);
+    EXPECT_TRUE(first.may_be_kept());
     guarded.insert(take(second, 30'000));
+    // The next world may be another thread's, which has a pool of its own.
+    EXPECT_FALSE(second.may_be_kept());
+    second.release();
+    StackPool third;
+    EXPECT_EQ(take(third, 1'000), 1'000u);
   }
   EXPECT_EQ(guarded.size(), 1u);
   EXPECT_LE(*guarded.begin(), StackPool::kMostGuards - 10'000);  // those of fibers of other tests count, too
@@ -205,7 +211,7 @@ TEST(OverflowDeathTest, OfAStackOfASlabNamesTheRankOnFibers) {
   EXPECT_EQ(begun, kHelpers);
 }
 
-// In a process of their own, whose guards they use up.
+// In a process of their own, whose guards they use up. The next world's ranks may be on the same thread or on another.
 TEST(OverflowDeathTest, AWorldMayHaveSoManyHelpersAndTheRanksOfTheNextHaveGuardsOnFibers) {
 #ifdef RANKLOOM_ASAN
   GTEST_SKIP() << "AddressSanitizer reports it itself";
