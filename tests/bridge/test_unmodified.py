@@ -220,6 +220,16 @@ class Third(MultiThreadedTestCase):
 '''
 
 
+def test_names_the_package_that_pytorchs_helpers_want(tmp_path: pathlib.Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "expecttest.py").write_text("raise ModuleNotFoundError('none here', name='expecttest')\n")
+    done = run_pytest(tmp_path, FAILS, "--rankloom", "test_it.py", env={"PYTHONPATH": str(hidden)})
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "--rankloom needs expecttest, which PyTorch's test helpers import: pip install expecttest" in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
 def test_what_a_failure_says(tmp_path: pathlib.Path) -> None:
     done = run_pytest(tmp_path, FAILS, "--rankloom", "test_it.py")
     out = done.stdout

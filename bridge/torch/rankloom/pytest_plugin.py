@@ -121,7 +121,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--rankloom-seeds is {config.getoption('--rankloom-seeds')}, want 0 or more")
     _rerun.stall = config.getoption("--ranks-stall") or None
     if _asks_for_threads(config):
-        from rankloom.torch import _cases
+        try:
+            from rankloom.torch import _cases
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith(("rankloom", "torch")):
+                raise
+            raise pytest.UsageError(
+                f"--rankloom needs {error.name}, which PyTorch's test helpers import: pip install {error.name}"
+            ) from None
 
         _cases.patch()
         if config.getoption("--rankloom-seeds") > 0 and not any(name in os.environ for name in _rerun.ONE_SCHEDULE):
