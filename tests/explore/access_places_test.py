@@ -16,11 +16,12 @@ FILES = ["harness/explore/baseline.cc"]
 # The record itself, and who only reads it; worlds of MPI processes, which have no schedules to search.
 NOT_PLACES = ("sim/schedule/step_record.cc", "sim/schedule/step_record.h", "sim/schedule/schedule_tree.cc", "collectives/mpi/")
 
+# But for tell_of_own_thread(), which is a doubt.
 TELLS = re.compile(
     r"record\w*(\(\))?->(access|signal|await|raise|lower|miss|pass|settle_memory|write_memory|enter_memory|time_passed)\("
     r"|\btold\.(read|commute|write|signal|await|raise|lower|miss|pass)\("
     r"|\bTold\([^()]*\)\.\w+\("
-    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|uses_memory_of|tell_(?!of_own_thread)\w+)\("  # but for a doubt
+    r"|(?<![:>\w])(state_->|self->|table_\.|this->)?(touched|waited|touched_group|record_group|uses_memory_of|tell_(?!of_own_thread)\w+)\("
 )
 # Functions that hand on what they are told, in the name of their callers.
 HAND_ON = {"read", "commute", "write", "signal", "await", "raise", "lower", "miss", "pass", "access", "touched", "waited",
