@@ -249,6 +249,14 @@ absl::Status TableStore::explain(const StoreCall& call, const absl::Status& stat
 
 absl::Status TableStore::refresh() { return log_ != nullptr ? log_->refresh(&table_) : absl::OkStatus(); }
 
+std::vector<std::string_view> TableStore::missing_keys(const StoreCall& call, Want want) {
+  std::vector<std::string_view> missing;
+  for (const std::string_view key : call.keys) {
+    if (!table_.holds(key, want)) missing.push_back(key);
+  }
+  return missing;
+}
+
 absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<Deadline>* deadline) {
   // The caller's world counts the time, or, for a thread of none and for a store of several processes, the monotonic
   // clock.
@@ -259,10 +267,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   const absl::Duration most = after != nullptr ? after->patience() : absl::InfiniteDuration();
   const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : std::min(most, state_.timeout());
   for (;;) {
-    std::vector<std::string_view> missing;
-    for (const std::string_view key : call.keys) {
-      if (!table_.holds(key, want)) missing.push_back(key);
-    }
+    const std::vector<std::string_view> missing = missing_keys(call, want);
     if (missing.empty()) {
       // At its deadline a wait might have given up as well.
       const bool at_end = timeout == absl::ZeroDuration() ||
@@ -283,8 +288,7 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     }
     // No rank is left that could set the key.
     if (!shared_ && world == nullptr && world_has_ended()) return explain(call, missing[0], world_ended());
-    const bool looks =
-        !shared_ && Task::current() == nullptr && AfterRanks::here() == nullptr && state_.world().known();
+    const bool looks = !shared_ && world == nullptr && AfterRanks::here() == nullptr && state_.world().known();
     if (looks) check_wait(call);
     if (!deadline->has_value()) {
       const bool weak = !call.timeout.has_value();

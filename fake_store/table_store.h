@@ -62,6 +62,7 @@ class TableStore : public Kept {
 
   // Brings the table up to date with the log.
   absl::Status refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
+  std::vector<std::string_view> missing_keys(const StoreCall& call, Want want) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu);
   // Until all keys of the call are there at one instant; the mutex is held again when it returns. `deadline` is set by
   // the first wait of a call and kept for its further ones.
   absl::Status await(const StoreCall& call, Want want, std::optional<Deadline>* deadline)
