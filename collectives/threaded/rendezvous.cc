@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/call/poison.h"
@@ -704,9 +705,14 @@ void Rendezvous::run(Slot* slot) {
         if (!state->served_) give(*slot, *state);
       }
     } else {
-      if (!mu_.locks()) scheduler_.set_in_long_part(true);
-      op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
-      if (!mu_.locks()) scheduler_.set_in_long_part(false);
+      {
+        const bool fibers = !mu_.locks();
+        if (fibers) scheduler_.set_in_long_part(true);
+        const absl::Cleanup end = [this, fibers] {
+          if (fibers) scheduler_.set_in_long_part(false);
+        };
+        op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
+      }
       if (elsewhere_ != nullptr) [[unlikely]]
         elsewhere_->ran(MemberCalls(slot->calls));
     }

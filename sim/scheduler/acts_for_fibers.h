@@ -9,8 +9,8 @@ class Scheduler;
 // A scope in which the calling thread, which runs no rank of a world of fibers, acts on that world's memory: the run is
 // over, or the fibers' thread stands in code of the program's own. Ranks that are fibers lock nothing, so such threads
 // act one at a time, and the fibers' thread waits for them at its next point. Nests. Nobody waits longer than
-// kPatienceNs of real time: the other may wait for the caller, as in a join. No code of users' runs within that may
-// wait for another thread. Nothing where ranks are threads.
+// kPatienceNs of real time: the other may wait for the caller, as in a join. Destructors and callbacks of users
+// may run within, and cost such a waiter that time. Nothing where ranks are threads.
 class ActsForFibers {
  public:
   static constexpr int64_t kPatienceNs = 100'000'000;

@@ -300,10 +300,11 @@ TEST(ThreadBesideTest, WorksThatThreadsLetGoAfterTheRun) {
   std::vector<std::vector<Work>> works(2);
   std::vector<std::vector<float>> x(2000, std::vector<float>(1));
   World world(fibers(1));
-  world.run([&](RankContext& rank) {
+  const RunReport report = world.run([&](RankContext& rank) {
     auto pg = init_process_group(rank);
     for (size_t i = 0; i < x.size(); ++i) works[i % 2].push_back(pg->all_reduce(x[i]));
   });
+  EXPECT_TRUE(report.ok()) << report.text();
   std::jthread one([&] { works[0].clear(); });
   works[1].clear();
 }
