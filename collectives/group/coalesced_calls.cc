@@ -50,7 +50,7 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
            "rank ", global_rank(), ", group ", group_name(), ", end_coalescing: want start_coalescing() before it",
            site_place(Site{.code = code}));
   }
-  const std::unique_ptr<internal::Coalescing> gathered = std::move(front_->coalescing_);
+  const std::unique_ptr<internal::Coalescing> gathered = std::exchange(front_->coalescing_, nullptr);
   if (gathered->calls.empty()) return Work();
   CollectiveCall call;
   call.op = OpType::kCoalesced;
