@@ -39,10 +39,6 @@ constexpr int64_t kPassNs = 1'000'000;
 constexpr int64_t kRealPassNs = 5'000'000;
 // A process that has been idle for so long says so: most waits are shorter, and end by a message.
 constexpr int64_t kIdleNs = 100'000;
-// Messages of a turn: others may send all the time.
-constexpr int kMostMessages = 64;
-// The longest wait for what is on its way at the end.
-constexpr int64_t kDrainNs = 30'000'000'000;
 // Ranks of other processes that a process asks about, for its texts.
 constexpr size_t kMostAsked = 64;
 

@@ -24,13 +24,9 @@ namespace {
 
 // How often the thread looks: while calls are on their way; a moment after something came; else.
 constexpr int64_t kBusyNs = 30'000;
-constexpr int64_t kIdleNs = 1'000'000;
+constexpr int64_t kIdleLookNs = 1'000'000;
 constexpr int64_t kServingNs = 3'000'000;
-// Turns between two looks at the clock, and messages of a turn: others may send all the time.
-constexpr int kTurns = 16;
-constexpr int kMostMessages = 64;
-// The longest wait for what is on its way at the end.
-constexpr int64_t kDrainNs = 30'000'000'000;
+constexpr int kTurns = 16;  // between two looks at the clock
 
 }  // namespace
 
@@ -76,7 +72,7 @@ void MpiEngine::begin(WorldState* world) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 void MpiEngine::thread_main() {
   while (!over_.load()) {
     if (drivers_.load(std::memory_order_relaxed) > 0) {
-      parker_.park(monotonic_ns() + kIdleNs);
+      parker_.park(monotonic_ns() + kIdleLookNs);
       continue;
     }
     const bool moved = progress();
@@ -87,7 +83,7 @@ void MpiEngine::thread_main() {
       soon = busy();
     }
     // Unlike Parker::park(), which tries for a moment, a sleep leaves the member to the ranks at once.
-    if (parker_.prepare()) parker_.sleep(monotonic_ns() + (soon ? kBusyNs : kIdleNs));
+    if (parker_.prepare()) parker_.sleep(monotonic_ns() + (soon ? kBusyNs : kIdleLookNs));
   }
 }
 

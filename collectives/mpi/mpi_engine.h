@@ -31,6 +31,11 @@
 
 namespace rankloom::internal {
 
+// Messages of one turn of an engine: others may send all the time.
+inline constexpr int kMostMessages = 64;
+// The longest wait for what is on its way at the end.
+inline constexpr int64_t kDrainNs = 30'000'000'000;
+
 // How long a rank may go on when the run was aborted: 30 s, then the job ends. Tests have less patience.
 extern int64_t abort_grace_ns;
 

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -14,14 +13,14 @@
 #include "sim/base/exception_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
+#include "sim/base/task.h"
 
 namespace rankloom::internal {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
 int64_t in_ns(absl::Duration time) {
-  return time > absl::ZeroDuration() && time != absl::InfiniteDuration() ? absl::ToInt64Nanoseconds(time) : kNever;
+  return time > absl::ZeroDuration() && time != absl::InfiniteDuration() ? absl::ToInt64Nanoseconds(time)
+                                                                         : Deadline::kNever;
 }
 
 }  // namespace
@@ -32,7 +31,7 @@ StartupWatch::StartupWatch(const char* call, CodeSite code, const WorldOptions& 
       stall_ns_(in_ns(options.stall)),
       fatal_ns_(in_ns(options.stall_is_fatal.value_or(absl::InfiniteDuration()))),
       on_stall_(options.on_stall) {
-  if (std::min(stall_ns_, fatal_ns_) < kNever) thread_ = std::thread([this] { watch(); });
+  if (std::min(stall_ns_, fatal_ns_) < Deadline::kNever) thread_ = std::thread([this] { watch(); });
 }
 
 StartupWatch::~StartupWatch() {
@@ -69,9 +68,9 @@ void StartupWatch::watch() {
         site_place(Site{.code = code_}));
     if (waited_ns < fatal_ns) {
       tell(text);
-      tell_ns = tell_ns < kNever / 2 ? 2 * tell_ns : kNever;
+      tell_ns = tell_ns < Deadline::kNever / 2 ? 2 * tell_ns : Deadline::kNever;
     } else if (traced()) {
-      fatal_ns = fatal_ns < kNever / 2 ? 2 * fatal_ns : kNever;
+      fatal_ns = fatal_ns < Deadline::kNever / 2 ? 2 * fatal_ns : Deadline::kNever;
     } else {
       end_job(text, /*initialized=*/process >= 0);
     }

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <deque>
-#include <limits>
 #include <thread>
 #include <utility>
 
@@ -12,16 +11,11 @@
 #include "absl/time/time.h"
 #include "collectives/mpi/mpi_world.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/task.h"
 
 namespace rankloom::internal {
 
 int64_t grace_of_runs_ns = 30'000'000'000;
-
-namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-}  // namespace
 
 std::string grace_text() { return absl::FormatDuration(absl::Nanoseconds(grace_of_runs_ns)); }
 
@@ -110,7 +104,7 @@ class MpiTeam::OwnThread final : private LeaderLink {
         std::optional<std::string> order = take_first(&orders_);
         if (order.has_value() || over_ || !wait) return order;
       }
-      parker_.park(kNever);
+      parker_.park(Deadline::kNever);
     }
   }
   bool gone() const override {
@@ -156,7 +150,7 @@ void MpiTeam::send(int worker, std::string_view message) {
 
 std::optional<WorkerLinks::Event> MpiTeam::receive(int64_t ns) {
   const int64_t now = monotonic_ns();
-  const int64_t end_ns = ns > kNever - now ? kNever : now + ns;
+  const int64_t end_ns = ns > Deadline::kNever - now ? Deadline::kNever : now + ns;
   for (;;) {
     if (std::optional<std::string> own = own_->take(); own.has_value()) {
       naps_.message_came();
@@ -211,7 +205,7 @@ std::optional<std::string> MpiLeader::receive(bool wait) {
       if (message->kind == MpiChannel::Kind::kOrder) return std::move(message->bytes);
       report_ = std::move(message->bytes);
     } else if (wait) {
-      naps_.nap(&parker_, kNever);
+      naps_.nap(&parker_, Deadline::kNever);
     } else {
       break;
     }

@@ -181,6 +181,8 @@ struct SmallOpRow {
 std::span<const SmallOpRow> small_op_rows();
 const SmallOpRow& row_of(SmallOpKind kind);
 
+inline absl::Duration ms(int n) { return absl::Milliseconds(n); }
+
 inline constexpr int kSmallProgramSlots = 6;   // works that a rank keeps
 inline constexpr int kSmallProgramGroups = 3;  // groups that it keeps
 

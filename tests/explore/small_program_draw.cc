@@ -17,10 +17,6 @@ namespace {
 
 using Kind = SmallOpKind;
 
-constexpr int kSlots = kSmallProgramSlots;
-
-absl::Duration ms(int n) { return absl::Milliseconds(n); }
-
 // Each draw is a statement of its own, or stands in braces: in which order a call's arguments are evaluated is the
 // compiler's choice, and a seed has to name one program.
 class Drawer {
@@ -120,7 +116,7 @@ class Drawer {
     int& next = next_slot_[static_cast<size_t>(rank)];
     // A work that is kept where another one was drops that.
     if (makes_work(op.kind) && !chance(20)) {
-      op.a = next % kSlots;
+      op.a = next % kSmallProgramSlots;
       next += op.kind == Kind::kBatchIsendIrecv ? 2 : 1;
     }
     program_.ranks[static_cast<size_t>(rank)].push_back(std::move(op));
@@ -288,7 +284,7 @@ class Drawer {
     SmallOp looking = op(between(first, last));
     const int slot = slot_of(rank);
     if (slot < 0) return chance(2) ? collective(Kind::kAllReduce) : message();
-    if (row_of(looking.kind).a == kSlots) looking.a = slot;
+    if (row_of(looking.kind).a == kSmallProgramSlots) looking.a = slot;
     put(rank, looking);
     if (looking.kind == Kind::kGetFuture) put(rank, between(Kind::kFutureDone, Kind::kFutureThen));
   }
@@ -380,7 +376,7 @@ class Drawer {
     const bool any = below(3) == 0;
     for (const Kind kind : {Kind::kSend, any ? Kind::kRecvAny : Kind::kRecv}) {
       if (below(10) == 0) continue;
-      const SmallOp op{.kind = kind, .a = below(static_cast<size_t>(kSlots)), .b = rank, .c = tag};
+      const SmallOp op{.kind = kind, .a = below(static_cast<size_t>(kSmallProgramSlots)), .b = rank, .c = tag};
       ops.insert(ops.begin() + below(ops.size() + 1), op);
     }
   }
@@ -410,19 +406,19 @@ class Drawer {
 
   // Waits for what nobody has waited for, mostly.
   void finish(std::vector<SmallOp>* ops) {
-    std::array<bool, kSlots> open = {};
+    std::array<bool, kSmallProgramSlots> open = {};
     std::array<bool, 2> streams = {};
     for (const SmallOp& op : *ops) {
       const size_t slot = static_cast<size_t>(op.a);
       if (makes_work(op.kind)) open[slot] = true;
-      if (op.kind == Kind::kBatchIsendIrecv) open[(slot + 1) % kSlots] = true;
+      if (op.kind == Kind::kBatchIsendIrecv) open[(slot + 1) % kSmallProgramSlots] = true;
       if (is_call(op.kind) && op.streamed) streams[0] = true;
       if (op.kind == Kind::kWait || op.kind == Kind::kSynchronize || op.kind == Kind::kWaitFor) open[slot] = false;
       if (op.kind == Kind::kWaitAll) open = {};
       if (op.kind == Kind::kLaunch) streams[slot] = true;
       if (op.kind == Kind::kStreamSynchronize) streams[slot] = false;
     }
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int slot = 0; slot < kSmallProgramSlots; ++slot) {
       if (open[static_cast<size_t>(slot)] && !chance(16)) ops->push_back({.kind = Kind::kWait, .a = slot});
     }
     for (int i = 0; i < 2; ++i) {

@@ -45,10 +45,7 @@ const WorldLocal<int> kX("x");
 
 using Kind = SmallOpKind;
 
-constexpr size_t kSlots = kSmallProgramSlots;
 constexpr size_t kGroups = kSmallProgramGroups;
-
-absl::Duration ms(int n) { return absl::Milliseconds(n); }
 
 // The objects that ranks share: handed to each other by rankloom only.
 struct Shared {
@@ -171,7 +168,7 @@ class RankRun {
   // In the free gear another task of the rank may begin meanwhile, and come here, too.
   void clear() {
     (void)put(&future_, {});
-    for (size_t slot = 0; slot < kSlots; ++slot) drop(slot);
+    for (size_t slot = 0; slot < kSmallProgramSlots; ++slot) drop(slot);
     for (auto& stream : streams_) (void)put(&stream, {});
     for (auto& group : groups_) (void)put(&group, {});
     (void)put(&event_, {});
@@ -540,7 +537,7 @@ class RankRun {
         with(1, 1, 1, 1);
         std::vector<Work> both = batch_isend_irecv(
             {{P2POp::Kind::kSend, t->in[0], op.b, &pg}, {P2POp::Kind::kRecv, t->out[0], op.b, &pg}}, options);
-        keep((slot + 1) % kSlots, std::move(both[0]), std::make_shared<Tensors>());
+        keep((slot + 1) % kSmallProgramSlots, std::move(both[0]), std::make_shared<Tensors>());
         work = std::move(both[1]);
         break;
       }
@@ -662,7 +659,7 @@ class RankRun {
       case Kind::kWaitAll:
       case Kind::kWaitAny: {
         std::vector<Work> works;
-        for (size_t i = 0; i < kSlots; ++i) {
+        for (size_t i = 0; i < kSmallProgramSlots; ++i) {
           if (const std::optional<Work> work = work_at(i)) works.push_back(*work);
         }
         if (works.empty()) return "none";
@@ -858,8 +855,8 @@ class RankRun {
   std::shared_ptr<Shared> shared_late_;
   std::shared_ptr<Promise> promise_;
   std::array<std::shared_ptr<ProcessGroup>, kGroups> groups_;
-  std::array<std::optional<Work>, kSlots> works_;
-  std::array<std::shared_ptr<Tensors>, kSlots> tensors_;
+  std::array<std::optional<Work>, kSmallProgramSlots> works_;
+  std::array<std::shared_ptr<Tensors>, kSmallProgramSlots> tensors_;
   std::vector<std::shared_ptr<Tensors>> kept_;
   std::array<std::shared_ptr<SimStream>, 2> streams_;
   Stream::Event event_;

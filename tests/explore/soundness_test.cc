@@ -59,9 +59,9 @@ Race race(std::string name, int ranks, Program program, const SearchLimits& limi
 
 // The same, too large for the unreduced search.
 Race large_race(std::string name, int ranks, Program program) {
-  Race race = rankloom::race(std::move(name), ranks, std::move(program));
-  race.limits.unreduced = 0;
-  return race;
+  Race large = race(std::move(name), ranks, std::move(program));
+  large.limits.unreduced = 0;
+  return large;
 }
 
 // The same, with a rank that makes so many steps that no seed lets it make all of them before another moves.

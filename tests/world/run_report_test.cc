@@ -200,7 +200,7 @@ TEST_P(ReportTest, AFailureOfADeterministicRunSaysHowToRunItAgain) {
               HasSubstr("\nschedule " + gear.schedule.text() + ", engine " + engine + "; run it again: "));
   EXPECT_THAT(report.rerun, HasSubstr("RANKLOOM_ENGINE=" + engine + " RANKLOOM_S"));
   EXPECT_THAT(report.text(), testing::EndsWith(report.rerun));
-  EXPECT_THAT(report.rerun, HasSubstr("world_run_report_test"));
+  EXPECT_THAT(report.rerun, testing::ContainsRegex("world_[a-z_]*test"));
 }
 
 TEST_P(ReportTest, ATraceReplaysTheFailure) {

@@ -706,7 +706,7 @@ TEST(FakeGroupsTest, RefuseEverythingIfAsked) {
           "[float32[3]], outputs []");
 }
 
-TEST(FlightRecordsTest, OfAListOfVeryManyTensorsHaveNoSplits) {
+TEST(FlightRecordSplitsTest, OfAListOfVeryManyTensorsHaveNoSplits) {
   constexpr size_t kTensors = 70'000;
   run_world({.world_size = 1}, [&](RankContext& rank) {
     auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});

@@ -80,7 +80,7 @@ TEST(RankMutexTest, LocksAHelperBesideItsRankUnderTheBaton) {
   EXPECT_EQ(count, 20'000);
 }
 
-class StrangerTest : public testing::Test {
+class StrangersMutexTest : public testing::Test {
  protected:
   RankMutex mu_{nullptr, internal::LockLevel::kSync};
   RankCondVar changed_;
@@ -98,18 +98,18 @@ class StrangerTest : public testing::Test {
   }
 };
 
-TEST_F(StrangerTest, AThreadOfNoWorldWaitsForAnother) {
+TEST_F(StrangersMutexTest, AThreadOfNoWorldWaitsForAnother) {
   std::thread other([&] { open(); });
   EXPECT_TRUE(wait().ok());
   other.join();
 }
 
-TEST_F(StrangerTest, WhatHoldsAlreadyIsNotWaitedFor) {
+TEST_F(StrangersMutexTest, WhatHoldsAlreadyIsNotWaitedFor) {
   open();
   EXPECT_TRUE(wait(Deadline{.at_ns = 0, .weak = false}).ok());
 }
 
-TEST_F(StrangerTest, ADeadlineEndsTheWaitAndNamesIt) {
+TEST_F(StrangersMutexTest, ADeadlineEndsTheWaitAndNamesIt) {
   const absl::Status status = wait(in(absl::Milliseconds(1)));
   EXPECT_EQ(error_kind(status), ErrorKind::kTimeout);
   EXPECT_EQ(message(status), "timed out in gate");
