@@ -80,13 +80,15 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string_view look_at = arrived_key;
   const absl::StatusOr<StoreReply> arrived =
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
+  const std::string_view here = arrived.ok() ? std::string_view(arrived->value) : std::string_view();
+  // The last one came at the deadline, and is about to tell.
+  if (static_cast<int>(arrived_ranks(here, size).size()) == size) return;
   // The lines below the headline: which rank waits for which.
   const std::string text = message_of(waited);
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
          absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         missing_ranks_text(arrived.ok() ? arrived->value : "", size), " of ", size, site_place(Site{.code = code}),
-         more);
+         missing_ranks_text(here, size), " of ", size, site_place(Site{.code = code}), more);
 }
 
 }  // namespace rankloom

@@ -54,9 +54,6 @@ bool has_arrived(std::string_view arrived, int rank) {
   return false;
 }
 
-namespace {
-
-// The ranks of 0..size-1 in `arrived`, ascending.
 std::vector<int> arrived_ranks(std::string_view arrived, int size) {
   std::vector<int> ranks;
   for (absl::string_view word : absl::StrSplit(sv(arrived), ' ', absl::SkipEmpty())) {
@@ -67,8 +64,6 @@ std::vector<int> arrived_ranks(std::string_view arrived, int size) {
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
-
-}  // namespace
 
 std::vector<int> missing_ranks(std::string_view arrived, int size) {
   const std::vector<int> here = arrived_ranks(arrived, size);

@@ -31,7 +31,8 @@ struct StoreBarrier {
 std::string barrier_arrivals_key(std::string_view go_key);
 // Whether `rank` is in `arrived`, "0 3 1 ".
 bool has_arrived(std::string_view arrived, int rank);
-// The ranks of 0..size-1 that are not in `arrived`, ascending.
+// The ranks of 0..size-1 that are in `arrived`, and those that are not, ascending.
+std::vector<int> arrived_ranks(std::string_view arrived, int size);
 std::vector<int> missing_ranks(std::string_view arrived, int size);
 // The same as text, short whatever the size: "ranks 1-3, 7", "2147483646 ranks, all but rank 0".
 std::string missing_ranks_text(std::string_view arrived, int size);

@@ -109,11 +109,39 @@ class BarrierWait final : public WaitsFor {
   const Task* const task_ = Task::current();
 };
 
-// `detail`, of the keys, and `barrier_name` live as long as the wait.
-Site wait_site(const StoreCall& call, const std::string& detail, const std::string& barrier_name,
-               const BarrierWait& barrier) {
-  if (call.way.barrier == nullptr) return Site{.what = call.name(), .code = call.code, .detail = detail};
-  return Site{.what = "store_barrier", .code = call.code, .detail = barrier_name, .waits_for = &barrier};
+std::string listed_keys(const std::vector<std::string_view>& keys) {
+  return absl::StrCat(keys.size() == 1 ? "key " : "keys ", quote_list(keys));
+}
+
+// A wait for keys that were all missing when it began, as reports tell of it: some may have come.
+class KeysWait final : public WaitsFor {
+ public:
+  KeysWait(KeyTable* table, const std::vector<std::string_view>& keys, KeyTable::Want want)
+      : table_(*table), keys_(keys), want_(want) {}
+
+  void append_ranks(std::vector<int>* /*ranks*/) const override {}
+  std::string remark() const override {
+    std::vector<std::string_view> missing;
+    ObservedMutexLock lock(&table_.mu);
+    lock.apart();  // for reports
+    for (const std::string_view key : keys_) {
+      if (!table_.holds(key, want_)) missing.push_back(key);
+    }
+    return missing.empty() || missing.size() == keys_.size() ? ""
+                                                             : absl::StrCat("still missing: ", listed_keys(missing));
+  }
+
+ private:
+  KeyTable& table_;
+  const std::vector<std::string_view>& keys_;
+  const KeyTable::Want want_;
+};
+
+// `detail`, the keys or the barrier's name, lives as long as the wait.
+Site wait_site(const StoreCall& call, const std::string& detail, const BarrierWait& barrier, const KeysWait& keys) {
+  if (call.way.barrier == nullptr)
+    return Site{.what = call.name(), .code = call.code, .detail = detail, .waits_for = &keys};
+  return Site{.what = "store_barrier", .code = call.code, .detail = detail, .waits_for = &barrier};
 }
 
 // A search takes the step of a wait that finds nothing for one that may come after what it waits for as well. The
@@ -276,16 +304,15 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       return absl::OkStatus();
     }
 
-    const std::string detail = absl::StrCat(missing.size() == 1 ? "key " : "keys ", quote_list(missing));
-    const auto timed_out = [&](absl::string_view more) {
-      if (after != nullptr && timeout == most) return explain(call, missing[0], after->ended(call.name()));
+    // The text depends on keys that are there, too.
+    const auto timed_out = [&](const std::vector<std::string_view>& still_missing,
+                               absl::string_view more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
+      for (const std::string_view key : call.keys) table_.gave_up(key, want);
+      if (after != nullptr && timeout == most) return explain(call, still_missing[0], after->ended(call.name()));
       return make_error(ErrorKind::kTimeout, who(call), ": timed out after ", absl::FormatDuration(timeout),
-                        ": missing ", detail, more);
+                        ": missing ", listed_keys(still_missing), more);
     };
-    if (timeout == absl::ZeroDuration()) {
-      for (const std::string_view key : missing) table_.gave_up(key, want);
-      return timed_out("");
-    }
+    if (timeout == absl::ZeroDuration()) return timed_out(missing, "");
     // No rank is left that could set the key.
     if (!shared_ && world == nullptr && world_has_ended()) return explain(call, missing[0], world_ended());
     const bool looks = !shared_ && world == nullptr && AfterRanks::here() == nullptr && state_.world().known();
@@ -297,8 +324,9 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     KeyTable::WaitScope waiters(&table_, missing[0]);
     RankCondVar& changed = want == Want::kQueued ? waiters->queued : waiters->present;
     const BarrierWait barrier(&table_, call);
-    const std::string barrier_name = call.way.barrier != nullptr ? quote(call.way.barrier->name) : "";
-    const Site site = wait_site(call, detail, barrier_name, barrier);
+    const KeysWait several(&table_, missing, want);
+    const std::string detail = call.way.barrier != nullptr ? quote(call.way.barrier->name) : listed_keys(missing);
+    const Site site = wait_site(call, detail, barrier, several);
     // An abort wakes ranks only: a thread of no world looks now and then.
     Deadline until = **deadline;
     if (looks) until.at_ns = std::min(until.at_ns, monotonic_ns() + kLookNs);
@@ -311,8 +339,9 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
     }
     if (world != nullptr && world->aborted()) return waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
-    for (const std::string_view key : missing) table_.gave_up(key, want);
-    return timed_out(lines_below(waited.message()));
+    // Others may have come, while the wait was for the first of them; all, where others go on meanwhile.
+    const std::vector<std::string_view> still_missing = missing_keys(call, want);
+    if (!still_missing.empty()) return timed_out(still_missing, lines_below(waited.message()));
   }
 }
 

@@ -713,6 +713,7 @@ std::vector<std::string> WorldState::unretrieved_notes() const {
 }
 
 std::vector<WorldState::Note> WorldState::failing_notes() const {
+  const ActsForFibers alone(*scheduler_);
   ObservedMutexLock lock(&mu_);
   lock.apart();  // after all steps
   std::vector<Note> failing;
@@ -910,6 +911,7 @@ RunReport WorldState::report(bool last) {
       turns.next();
     run_end_hooks();
   }
+  const ActsForFibers alone(*scheduler_);
   RunReport report;
   StuckRun stuck;
   bool went_well = false;

@@ -86,7 +86,7 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   if (front_->rank_state_ != nullptr)
     state->when_done(std::make_unique<internal::CloseRecords>(front_->rank_state_, front_->world_, std::move(records)));
   for (const std::shared_ptr<internal::PartWork>& part : parts)
-    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete));
+    state->when_done(internal::tell(std::weak_ptr(part), &WorkState::complete_with_another));
   return whole;
 }
 

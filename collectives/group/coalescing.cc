@@ -45,7 +45,7 @@ void PartWork::let_go_of_whole() {
   const Work whole = std::move(whole_);
   WorkState* const state = WorkState::of(whole);
   if (state == nullptr || waiting_callbacks() == 0) return;
-  state->when_done(keep(shared_from_this(), &PartWork::complete));
+  state->when_done(keep(shared_from_this(), &WorkState::complete_with_another));
 }
 
 const char* PartWork::op() const { return op_row(op_).name; }

@@ -118,7 +118,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     learned_with(*inner_);
   }
 
-  void watch() { inner_->when_done(tell(weak_from_this(), &WorkState::complete)); }
+  void watch() { inner_->when_done(tell(weak_from_this(), &WorkState::complete_with_another)); }
 
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     if (settled("wait", code)) return status();  // no fault strikes after the end of the world
@@ -143,7 +143,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     inner_->let_go();
     inner_->dropped();
     if (waiting_callbacks() > 0 && dynamic_cast<const MemberWork*>(inner_.get()) != nullptr)
-      inner_->when_done(keep(shared_from_this(), &WorkState::complete));
+      inner_->when_done(keep(shared_from_this(), &WorkState::complete_with_another));
   }
   bool acts_when_dropped() const override { return true; }
   void await_group_failure() const override { inner_->await_group_failure(); }

@@ -21,6 +21,7 @@
 #include "sim/base/forked_run.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/scheduler.h"
 #include "world/group_access.h"
 
@@ -566,6 +567,7 @@ void Mailbox::move(const std::shared_ptr<Message>& send, const std::shared_ptr<M
   } else if (status.ok()) [[likely]] {
     CopyBatch copy(static_cast<int64_t>(from.bytes()));
     copy.add(recv->tensor().data(), from.data(), from.bytes());
+    const LongPart part(scheduler_);
     copy.run();
   }
   end(*send, *recv, status);

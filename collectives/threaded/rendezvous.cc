@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/call/poison.h"
@@ -21,6 +20,7 @@
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "world/group_access.h"
 
 namespace rankloom::internal {
@@ -706,11 +706,7 @@ void Rendezvous::run(Slot* slot) {
       }
     } else {
       {
-        const bool fibers = !mu_.locks();
-        if (fibers) scheduler_.set_in_long_part(true);
-        const absl::Cleanup end = [this, fibers] {
-          if (fibers) scheduler_.set_in_long_part(false);
-        };
+        const LongPart part(scheduler_);
         op_row(slot->calls[0]->op).run(MemberCalls(slot->calls), nullptr);
       }
       if (elsewhere_ != nullptr) [[unlikely]]

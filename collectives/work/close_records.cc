@@ -3,6 +3,13 @@
 namespace rankloom::internal {
 
 void CloseRecords::close(bool ok) const {
+  if (world_.foreign()) [[unlikely]] {
+    absl::AnyInvocable<void()> close = [world = world_, rank = &rank_state_, records = records_, ok] {
+      const int64_t now = world.scheduler()->now_ns();
+      for (const int64_t record : records) close_record(*rank, record, now, ok);
+    };
+    if (given_to_fibers(world_, rank_state_.rank(), "record", &close)) return;
+  }
   const WorldPin alive(world_);
   if (!alive) return;
   const int64_t now = world_.scheduler()->now_ns();

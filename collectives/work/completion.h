@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "absl/status/status.h"
 
 namespace rankloom::internal {
+
+class WorkState;
 
 struct Site;
 
@@ -87,11 +90,14 @@ class Dependant {
 // Tells an explored run of a completion that finds a work gone, `object` by name: it would have ended the work.
 void ended_too_late(uint64_t object);
 
-// Tells `work`, if it is still there, by `told`. T is a WorkState.
-template <typename T, typename Base>
-std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, void (Base::*told)(const absl::Status&)) {
+// A function of a work that is told how another one ended.
+using Told = void(const std::shared_ptr<WorkState>&, const absl::Status&);
+
+// Tells `work`, if it is still there, by `told`: a Told, or a method of T. T is a WorkState.
+template <typename T, typename By>
+std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, By told) {
   struct Tell final : Dependant {
-    Tell(std::weak_ptr<T>&& work, void (Base::*told)(const absl::Status&))
+    Tell(std::weak_ptr<T>&& work, By told)
         : object(work.lock()->explored_object()), work(std::move(work)), told(told) {}
     void ended(const absl::Status& status) override {
       std::shared_ptr<T> alive = work.lock();
@@ -100,27 +106,31 @@ std::unique_ptr<Dependant> tell(std::weak_ptr<T> work, void (Base::*told)(const 
           ended_too_late(object);
         return;
       }
-      (alive.get()->*told)(status);
+      if constexpr (std::is_member_function_pointer_v<By>) {
+        (alive.get()->*told)(status);
+      } else {
+        told(alive, status);
+      }
       Completion::drop(std::move(alive));
     }
     const uint64_t object;
     const std::weak_ptr<T> work;
-    void (Base::*const told)(const absl::Status&);
+    const By told;
   };
   return std::make_unique<Tell>(std::move(work), told);
 }
 
-// Keeps `work` until the end that the listener is told of, which ends `work` by `told`, if given. T is a WorkState.
-template <typename T, typename Base = T>
-std::unique_ptr<Dependant> keep(std::shared_ptr<T> work, void (Base::*told)(const absl::Status&) = nullptr) {
+// Keeps `work` until the end that the listener is told of, which `told` is told of, if given. T is a WorkState.
+template <typename T>
+std::unique_ptr<Dependant> keep(std::shared_ptr<T> work, Told* told = nullptr) {
   struct Keep final : Dependant {
-    Keep(std::shared_ptr<T>&& work, void (Base::*told)(const absl::Status&)) : work(std::move(work)), told(told) {}
+    Keep(std::shared_ptr<T>&& work, Told* told) : work(std::move(work)), told(told) {}
     void ended(const absl::Status& status) override {
-      if (told != nullptr) (work.get()->*told)(status);
+      if (told != nullptr) told(work, status);
       Completion::drop(std::move(work));
     }
     std::shared_ptr<T> work;
-    void (Base::*const told)(const absl::Status&);
+    Told* const told;
   };
   return std::make_unique<Keep>(std::move(work), told);
 }

@@ -184,6 +184,7 @@ void WorkState::learned_of_failure() const {
   if (open_call_ != this) return open_in_.store(nullptr, std::memory_order_relaxed);
   RankState* const rank = RankState::current();
   if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs()) rank->lost_by_exception(open_text());
+  if (world_.known() && !world_.foreign()) scheduler()->came_back();  // the drop of a done work is no point
   learned();
 }
 
@@ -273,6 +274,13 @@ void WorkState::complete_by_any(const std::shared_ptr<WorkState>& state, const a
   Completion later;  // as if the work had been completed here
   for (absl::AnyInvocable<void()>& callback : *callbacks) Completion::run_later(std::move(callback));
   later.end();
+}
+
+void WorkState::complete_with_another(const std::shared_ptr<WorkState>& state, const absl::Status& status) {
+  if (!state->world_.foreign()) [[likely]]
+    return state->complete(status);
+  absl::AnyInvocable<void()> complete = [state, status] { state->complete(status); };
+  if (!given_to_fibers(state->world_, state->rank_, "work", &complete)) state->complete(status);
 }
 
 void WorkState::complete(const absl::Status& status, bool world_lives) {

@@ -154,6 +154,8 @@ class WorkState : public OpenCall {
   // The same for any thread. Records of ranks and works that are made of this one end with it: where ranks are fibers,
   // on their thread.
   static void complete_by_any(const std::shared_ptr<WorkState>& state, const absl::Status& status);
+  // The same for a listener to another work, which any thread may have ended; does not wait.
+  static void complete_with_another(const std::shared_ptr<WorkState>& state, const absl::Status& status);
 
   // Where a wait for it is, as reports show it.
   Site site(CodeSite code) const { return wait_site(code); }

@@ -1,16 +1,17 @@
 #include "sim/base/system.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #ifdef RANKLOOM_LINUX
 #include <errno.h>  // program_invocation_short_name
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #else
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -23,7 +24,9 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <new>
@@ -99,6 +102,16 @@ bool traced() {
 #endif
 }
 
+namespace {
+
+// Long after a processor's stores are seen by all others.
+void wait_for_stores() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  (void)poll(nullptr, 0, /*timeout ms=*/1);
+}
+
+}  // namespace
+
 #ifdef RANKLOOM_LINUX
 
 namespace {
@@ -123,6 +136,11 @@ bool thread_runs(int thread) {
   const size_t name_end = line.rfind(')');
   return name_end != std::string::npos && name_end + 2 < line.size() &&
          (line[name_end + 2] == 'R' || line[name_end + 2] == 'D');
+}
+
+void fence_all_threads() {
+  static const bool can = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  if (!can || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) wait_for_stores();
 }
 
 int signal_thread(int thread, int signal) { return syscall(SYS_tgkill, getpid(), thread, signal) == 0 ? 0 : errno; }
@@ -235,6 +253,8 @@ int this_thread() {
   if (own_thread == 0) own_thread = own_end.number = Threads::shared().add();
   return own_thread;
 }
+
+void fence_all_threads() { wait_for_stores(); }
 
 bool thread_runs(int thread) { return Threads::shared().runs(thread); }
 

@@ -31,6 +31,8 @@ int this_thread();
 // Whether a thread of this process uses a core, or waits for one or for a disk. A thread that sleeps in a lock does
 // not. Where the system does not say so: whether the thread has used a core since the last question about it.
 bool thread_runs(int thread);
+// A full fence on each running thread of the process; takes some microseconds. Threads that look often need none then.
+void fence_all_threads();
 // Sends the signal to a thread of this process. Result: 0 or an errno.
 int signal_thread(int thread, int signal);
 // Gives the calling thread a name for debuggers, of which some systems keep 15 bytes.

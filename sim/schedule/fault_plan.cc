@@ -2,6 +2,7 @@
 #include <array>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -127,9 +128,11 @@ absl::StatusOr<Fault> parse_fault(absl::string_view text) {
   const std::optional<size_t> kind = index_of(kKinds, parts.first);
   if (!kind.has_value()) return bad(absl::StrCat("unknown kind \"", parts.first, "\""));
   fault.kind = static_cast<Kind>(*kind);
+  std::set<absl::string_view> names;
   for (const absl::string_view field : absl::StrSplit(parts.second, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> named = absl::StrSplit(field, absl::MaxSplits('=', 1));
     const auto& [name, value] = named;
+    if (!names.insert(name).second) return bad(absl::StrCat("\"", name, "\" twice"));
     bool good = true;
     if (name == "rank") {
       good = absl::SimpleAtoi(value, &fault.rank) && fault.rank >= -1;

@@ -28,6 +28,26 @@ ActsForFibers::~ActsForFibers() {
   if (entered_) scheduler_.actor().store(0);
 }
 
+LongPart::LongPart(Scheduler& scheduler)
+    : scheduler_(scheduler.options().engine == EngineKind::kFibers ? &scheduler : nullptr) {
+  if (scheduler_ != nullptr) scheduler_->set_in_long_part(true);
+}
+
+LongPart::~LongPart() {
+  if (scheduler_ == nullptr) return;
+  scheduler_->moved();
+  scheduler_->set_in_long_part(false);
+}
+
+void Scheduler::came_back() {
+  if (options_.engine != EngineKind::kFibers) return;
+  moved();
+  // Against the compiler; the processor is held to the order by fence_all_threads() of the thread that acts.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (actor_.load(std::memory_order_acquire) != 0) [[unlikely]]
+    ActsForFibers::await_others(*this);
+}
+
 void ActsForFibers::await_others(const Scheduler& scheduler) {
   const int64_t until_ns = monotonic_ns() + kPatienceNs;
   const auto others = [actor = &scheduler.actor()] { return actor->load() != 0 && actor->load() != this_thread(); };

@@ -33,4 +33,17 @@ class ActsForFibers {
   uint64_t outer_ = 0;
 };
 
+// A part of a call that may be long and has no scheduling point, as a reduction: no thread acts for the fibers
+// meanwhile. Nothing where ranks are threads.
+class LongPart {
+ public:
+  explicit LongPart(Scheduler& scheduler);
+  ~LongPart();
+  LongPart(const LongPart&) = delete;
+  LongPart& operator=(const LongPart&) = delete;
+
+ private:
+  Scheduler* const scheduler_;  // null: ranks are threads
+};
+
 }  // namespace rankloom::internal

@@ -52,16 +52,20 @@ struct Given {
 constexpr int64_t kAsleepNs = 100'000'000;
 constexpr int64_t kComputingNs = 1'000'000'000;
 
-// Since when the fibers' thread of a world has been at the same point, as the calling thread has seen it. Kept from
+// Since when the fibers' thread of a world has been at the same place, as the calling thread has seen it. Kept from
 // call to call: while that thread stands there still the next act follows at once.
 struct Stand {
   uint64_t world = 0;  // its number
-  uint64_t point = 0;
+  uint64_t presence = 0;
   int64_t since_ns = 0;
 
   void look(const Scheduler& scheduler) {
-    if (world == scheduler.serial() && point == scheduler.steps()) return;
-    *this = {.world = scheduler.serial(), .point = scheduler.steps(), .since_ns = monotonic_ns()};
+    if (is_there(scheduler)) return;
+    *this = {.world = scheduler.serial(), .presence = scheduler.presence(), .since_ns = monotonic_ns()};
+  }
+  // Whether that thread has not been within rankloom since.
+  bool is_there(const Scheduler& scheduler) const {
+    return world == scheduler.serial() && presence == scheduler.presence();
   }
   // Whether that thread is outside of rankloom, as far as can be known.
   bool outside(const Scheduler& scheduler) const {
@@ -89,7 +93,7 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
   // A run that has just ended takes no more steps: then the caller comes here.
   const auto run = [&scheduler](absl::AnyInvocable<void()>& what) {
     std::optional<ActsForFibers> alone;
-    if (Task::current() == nullptr) alone.emplace(scheduler);
+    if (!WorldRef(&scheduler).has(Task::current())) alone.emplace(scheduler);
     what();
   };
   if (!waits) {
@@ -108,7 +112,8 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
     if (!stand.outside(scheduler)) continue;
     const ActsForFibers alone(scheduler);
     scheduler.ask_fibers();  // to wait for this act if they come back meanwhile
-    if (!stand.outside(scheduler) || scheduler.steps() != stand.point || !given->take()) continue;
+    fence_all_threads();
+    if (!stand.outside(scheduler) || !stand.is_there(scheduler) || !given->take()) continue;
     given->body();
     break;
   }
@@ -223,8 +228,9 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
   scheduler_ = LiveWorlds::shared().pin(world.serial_, /*open=*/true);
   if (scheduler_ == nullptr) refuse_ended(called);
   if (scheduler_->options().engine == EngineKind::kFibers) {
+    const bool runs = scheduler_->takes_tasks();
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
-    refuse_thread(called);
+    runs ? refuse_thread(called) : refuse_ended(called);
   }
   scheduler_->uncovered(kOwnThreads);
   bool known = false;

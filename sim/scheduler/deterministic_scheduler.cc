@@ -138,6 +138,7 @@ Task* DeterministicScheduler::pick(const Task* at, StateLock& lock) {
   moving_ = true;
   baton_rank_ = -1;
   for (;;) {
+    if (!threads_) moved();
     if (inbox_full_.load(std::memory_order_acquire)) [[unlikely]]
       drain_inbox();
     if (steps() > most_steps_ && !aborted()) [[unlikely]]
@@ -542,7 +543,8 @@ void DeterministicScheduler::deterministic_point(const Site& site, Step step) {
     ++points_in_a_row_;
     self->polls_in_a_row = 0;
     yields_in_a_row_ = 0;
-    // After the count, at which threads look that ask.
+    // After the count, at which threads look that ask, behind fence_all_threads().
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     if (inbox_full_.load(std::memory_order_relaxed)) [[unlikely]]
       drain_inbox();
     return;

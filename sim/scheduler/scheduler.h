@@ -185,9 +185,15 @@ class Scheduler : public Kept {
   // The thread that is in an ActsForFibers; 0: none.
   std::atomic<int>& actor() { return actor_; }
   const std::atomic<int>& actor() const { return actor_; }
-  // Fibers: whether their thread is in a part of a call that may be long, as a reduction is, between two points.
-  void set_in_long_part(bool in) { in_long_part_.store(in, std::memory_order_relaxed); }
-  bool in_long_part() const { return in_long_part_.load(std::memory_order_relaxed); }
+  // Fibers: whether their thread is in a LongPart.
+  void set_in_long_part(bool in) { in_long_part_.store(in, std::memory_order_release); }
+  bool in_long_part() const { return in_long_part_.load(std::memory_order_acquire); }
+  // Fibers: a number that is another one when their thread has been within rankloom since: at a point, between two
+  // tasks, at the end of a long part, or in came_back().
+  uint64_t presence() const { return moves_.load(std::memory_order_acquire) + steps(); }
+  void moved() { moves_.store(moves_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  // Their thread is about to change, at no point, what threads that act for the fibers change, too: waits for these.
+  void came_back();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Threads of no world that have called through a rank's handle. Until they end they may do so again: one that is
@@ -369,6 +375,7 @@ class Scheduler : public Kept {
   std::string rerun_;
   std::atomic<int> actor_{0};
   std::atomic<bool> in_long_part_{false};
+  std::atomic<uint64_t> moves_{0};
   std::atomic<bool> ranks_attached_{false};  // set by attach(), before anything else
 
  private:

@@ -66,8 +66,6 @@ Program written(int ranks, std::function<std::string(RankContext&)> program, Cod
           }};
 }
 
-absl::Duration ms(int n) { return absl::Milliseconds(n); }
-
 std::string kind_of(const DistError& error) { return std::string(error_kind_name(error.kind())); }
 
 // A rank drops its call while an exception unwinds, before the other rank has called or after, or too late.

@@ -25,7 +25,7 @@ constexpr SmallOpRow kRows[] = {
     {Kind::kAdd, "Store::add", "store.add(\"k$a\", $b)", 2, 2, 1},
     {Kind::kCompareSet, "Store::compare_set", "store.compare_set(\"k$a\", $b == 0 ? \"\" : \"$b\", \"9\")", 2, 2, 1},
     {Kind::kWaitKey, "Store::wait", "store.wait({\"k$a\"})", 2, 1, 1},
-    {Kind::kWaitKeyFor, "Store::wait", "store.wait({\"k$a\"}, $c ms)", 2, 1, 3},
+    {Kind::kWaitKeyFor, "Store::wait", "store.wait($c == 2 ? {\"k0\", \"k1\"} : {\"k$a\"}, $c ms)", 2, 1, 3},
     {Kind::kCheck, "Store::check", "store.check({\"k$a\"})", 2, 1, 1},
     {Kind::kDeleteKey, "Store::delete_key", "store.delete_key(\"k$a\")", 2, 1, 1},
     {Kind::kNumKeys, "Store::num_keys", "store.num_keys()", 1, 1, 1},

@@ -222,8 +222,14 @@ class RankRun {
       if (!rank_->world().scheduler().aborted()) note(number, saw);
     } catch (const DistError& error) {
       if (rank_->world().scheduler().aborted()) throw;
-      note(number, error_kind_name(error.kind()));
+      note(number, headline(error));
     }
+  }
+
+  // Without the place, and without the lines below, of which timeouts' list where all ranks are.
+  static std::string headline(const DistError& error) {
+    const std::string text = error.what();
+    return text.substr(0, std::min(text.find(" ["), text.find('\n')));
   }
 
   // Keeps a value that the rank saw, unless that comes of the run's end.
@@ -354,7 +360,7 @@ class RankRun {
         store.wait({key});
         return "";
       case Kind::kWaitKeyFor:
-        store.wait({key}, ms(op.c));
+        store.wait(op.c == 2 ? std::vector<std::string>{"k0", "k1"} : std::vector<std::string>{key}, ms(op.c));
         return "";
       case Kind::kCheck:
         return absl::StrCat(store.check({key}));

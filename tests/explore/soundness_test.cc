@@ -28,6 +28,7 @@
 #include "rankloom/work.h"
 #include "rankloom/world.h"
 #include "sim/schedule/schedule_tree.h"
+#include "tests/error_of.h"
 #include "tests/explore/searches.h"
 #include "tests/explore/small_program.h"
 #include "world/world_state.h"
@@ -86,8 +87,6 @@ Race race_on_shared(std::string name, int ranks, SharedProgram program) {
                 [program, shared = std::make_shared<Shared>()](RankContext& rank) { return program(rank, *shared); });
           }};
 }
-
-absl::Duration ms(int n) { return absl::Milliseconds(n); }
 
 std::string kind_of(const DistError& error) { return std::string(error_kind_name(error.kind())); }
 
@@ -176,6 +175,19 @@ std::vector<Race> store_races() {
              store.set("j", "9");
              store.set("k", "2");
              return "";
+           }),
+      race("the keys that a wait names which gives up", 2,
+           [](RankContext& rank) -> std::string {
+             if (rank.rank() == 0) {
+               rank.store().set("b", "1");
+               return "";
+             }
+             std::string text;
+             for (const absl::Duration timeout : {absl::ZeroDuration(), ms(1)}) {
+               const std::string error = error_of([&] { rank.store().wait({"a", "b"}, timeout); });
+               absl::StrAppend(&text, error.substr(0, error.find(" [")), "; ");
+             }
+             return text;
            }),
       race("a watch that is set late, and a change", 2,
            [](RankContext& rank) -> std::string {

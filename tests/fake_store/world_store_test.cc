@@ -1,9 +1,11 @@
 // Stores in a world: who is woken, what a stuck job says, whose time passes.
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "rankloom/store.h"
 #include "tests/fake_store/store_fixture.h"
 
@@ -123,6 +125,50 @@ TEST_P(WorldStoreGearTest, ABarrierToWhichTwoRanksComeAsOneIsRefused) {
 }
 
 // Its ranks are others than the world's.
+// A wait for several keys sleeps until the first of them comes.
+TEST_P(WorldStoreGearTest, AWaitForKeysNamesThoseThatAreMissingWhenItEnds) {
+  const auto comes_later = [](RankContext& rank) {
+    rank.store().wait({"begun"});
+    rank.sleep_for(absl::Milliseconds(1));
+    rank.store().set("b", "1");
+  };
+  run_world(options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) return comes_later(rank);
+    rank.store().set("begun", "");
+    const DistError error = error_of([&] { rank.store().wait({"a", "b"}, absl::Milliseconds(300)); });
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr(": timed out after 300ms: missing key \"a\" ["));
+  }).throw_if_failed();
+  const RunReport stuck = run_world(options(2), [&](RankContext& rank) {
+    if (rank.rank() == 1) return comes_later(rank);
+    rank.store().set("begun", "");
+    rank.store().multi_get({"a", "b", "c"});
+  });
+  EXPECT_THAT(stuck.text(), HasSubstr("rank 0 waits in store multi_get keys \"a\", \"b\", \"c\", still missing: "
+                                      "keys \"a\", \"c\" ["));
+}
+
+TEST(WorldStoreTest, ABarrierWhoseLastRankComesAtTheDeadlineNamesItOrIsPassed) {
+  std::set<std::string> ends;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    run_world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(seed)},
+              [&](RankContext& rank) {
+                if (rank.rank() == 1) rank.sleep_for(absl::Milliseconds(2));
+                try {
+                  store_barrier(rank.store(), "b", rank.rank(), 2, absl::Milliseconds(2));
+                  ends.insert(absl::StrCat(rank.rank(), " passed"));
+                } catch (const DistError& error) {
+                  const std::string text = error.what();
+                  ends.insert(text.substr(0, text.find(" [")));
+                }
+              })
+        .throw_if_failed();
+  }
+  EXPECT_THAT(ends, testing::UnorderedElementsAre("0 passed", "1 passed",
+                                                  "Timeout: rank 0, HashStore store_barrier \"b\": timed out after "
+                                                  "2ms: missing rank 1 of 2"));
+}
+
 TEST_P(WorldStoreGearTest, ABarrierOfSomeRanksSaysWhichOfThemAreMissing) {
   const RunReport report = run_world(options(3), [](RankContext& rank) {
     if (rank.rank() == 2) store_barrier(rank.store(), "tail", 1, 2, {}, CodeSite{"some/train.cc", 12});

@@ -180,6 +180,8 @@ TEST_F(EnvironmentTest, NamesFaults) {
   EXPECT_THAT(error(),
               StartsWith("RANKLOOM_FAULTS: fault \"flood\": unknown kind \"flood\", want KIND[@NAME=VALUE,...] "
                          "with KIND one of crash hang delay drop duplicate corrupt abort store_timeout and"));
+  setenv("RANKLOOM_FAULTS", "crash@rank=1,seq=2,rank=2", 1);
+  EXPECT_THAT(error(), StartsWith("RANKLOOM_FAULTS: fault \"crash@rank=1,seq=2,rank=2\": \"rank\" twice, want KIND"));
 }
 
 TEST_F(EnvironmentTest, NamesWhenAStallIsFatal) {

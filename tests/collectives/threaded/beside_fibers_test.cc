@@ -210,6 +210,53 @@ TEST(ThreadBesideTest, AThreadLearnsOfFailuresBesideTheRanks) {
   EXPECT_TRUE(report.ok()) << report.text();  // no error that no rank asked for
 }
 
+TEST(ThreadBesideTest, AThreadLearnsOfFailuresWhileTheReportIsWritten) {
+  std::jthread other;
+  for (int run = 0; run < 20; ++run) {
+    const RunReport report = run_world(fibers(2), [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<std::shared_ptr<ProcessGroup>> groups;
+      for (int i = 0; i < 50; ++i) groups.push_back(pg->new_group());
+      std::vector<std::vector<float>> x(50, std::vector<float>(rank.rank() == 0 ? 2 : 3));
+      std::vector<Work> works;
+      for (size_t i = 0; i < groups.size(); ++i) works.push_back(groups[i]->all_reduce(x[i]));
+      pg->barrier().wait();
+      if (rank.rank() == 0) {
+        other = std::jthread([works = std::move(works)] {
+          for (const Work& work : works) EXPECT_FALSE(work.is_success());
+        });
+      }
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
+}
+
+// A thread that has acted once need not wait again while the ranks' thread stands in the program's code. A drop of a
+// work that is done is no scheduling point, and changes the rank's list of open outputs, as the thread's acts do.
+TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
+  run_world(fibers(1), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<std::vector<float>> x(20'000, std::vector<float>(1)), y(500, std::vector<float>(1));
+    std::vector<Work> done, open;
+    std::vector<std::shared_ptr<ProcessGroup>> groups;
+    for (std::vector<float>& tensor : x) done.push_back(pg->all_reduce(tensor));
+    for (std::vector<float>& tensor : y) {
+      groups.push_back(pg->new_group());
+      open.push_back(groups.back()->recv(tensor, 0));
+    }
+    std::atomic<int> gone = 0;
+    std::jthread other([&] {
+      for (Work& work : open) {
+        work = Work();
+        ++gone;
+      }
+    });
+    while (gone < 5) {
+    }
+    done.clear();
+  });
+}
+
 TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
   const RunReport report = run_world(fibers(2), [](RankContext& rank) {
     auto pg = init_process_group(rank);
