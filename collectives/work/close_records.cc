@@ -8,7 +8,7 @@ void CloseRecords::close(bool ok) const {
       const int64_t now = world.scheduler()->now_ns();
       for (const int64_t record : records) close_record(*rank, record, now, ok);
     };
-    if (given_to_fibers(world_, rank_state_.rank(), "record", &close)) return;
+    if (given_to_fibers(world_, rank_, "record", &close)) return;
   }
   const WorldPin alive(world_);
   if (!alive) return;

@@ -23,7 +23,7 @@ class CloseRecords final : public Dependant {
   enum class NeverEnded : uint8_t { kStayOpen, kFailed };
   CloseRecords(RankState* context, const WorldRef& world, std::vector<int64_t> records,
                NeverEnded never = NeverEnded::kStayOpen)
-      : rank_state_(*context), world_(world), records_(std::move(records)), never_(never) {}
+      : rank_state_(*context), rank_(context->rank()), world_(world), records_(std::move(records)), never_(never) {}
   ~CloseRecords() override {
     if (!ended_ && never_ == NeverEnded::kFailed) close(/*ok=*/false);
   }
@@ -35,7 +35,8 @@ class CloseRecords final : public Dependant {
  private:
   void close(bool ok) const;
 
-  RankState& rank_state_;
+  RankState& rank_state_;  // gone with the world
+  const int rank_;
   const WorldRef world_;
   const std::vector<int64_t> records_;
   const NeverEnded never_;
