@@ -184,7 +184,7 @@ void WorkState::learned_of_failure() const {
   if (open_call_ != this) return open_in_.store(nullptr, std::memory_order_relaxed);
   RankState* const rank = RankState::current();
   if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs()) rank->lost_by_exception(open_text());
-  if (world_.known() && !world_.foreign()) scheduler()->came_back();  // the drop of a done work is no point
+  const ChangeAtNoPoint change(world_.known() && !world_.foreign() ? scheduler() : nullptr);
   learned();
 }
 

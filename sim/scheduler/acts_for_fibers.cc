@@ -48,6 +48,15 @@ void Scheduler::came_back() {
     ActsForFibers::await_others(*this);
 }
 
+ChangeAtNoPoint::ChangeAtNoPoint(Scheduler* scheduler)
+    : scheduler_(scheduler != nullptr && scheduler->options().engine == EngineKind::kFibers ? scheduler : nullptr) {
+  if (scheduler_ != nullptr) scheduler_->came_back();
+}
+
+ChangeAtNoPoint::~ChangeAtNoPoint() {
+  if (scheduler_ != nullptr) scheduler_->moved();
+}
+
 void ActsForFibers::await_others(const Scheduler& scheduler) {
   const int64_t until_ns = monotonic_ns() + kPatienceNs;
   const auto others = [actor = &scheduler.actor()] { return actor->load() != 0 && actor->load() != this_thread(); };

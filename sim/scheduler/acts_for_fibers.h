@@ -33,6 +33,20 @@ class ActsForFibers {
   uint64_t outer_ = 0;
 };
 
+// A change by the fibers' thread, at no scheduling point, of what threads that act for the fibers change, too: waits
+// for these. Nothing where ranks are threads.
+class ChangeAtNoPoint {
+ public:
+  // Null: the calling thread runs no fiber of the world.
+  explicit ChangeAtNoPoint(Scheduler* scheduler);
+  ~ChangeAtNoPoint();
+  ChangeAtNoPoint(const ChangeAtNoPoint&) = delete;
+  ChangeAtNoPoint& operator=(const ChangeAtNoPoint&) = delete;
+
+ private:
+  Scheduler* const scheduler_;  // null: nothing to do
+};
+
 // A part of a call that may be long and has no scheduling point, as a reduction: no thread acts for the fibers
 // meanwhile. Nothing where ranks are threads.
 class LongPart {
