@@ -103,7 +103,6 @@ class Tidy:
         self.analyzer = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={ANALYZER_STEPS}"]
         self.salt = version + b"".join(libraries) + (ROOT / ".clang-tidy").read_bytes() + str(self.analyzer).encode()
         self.program = [program, "--quiet", f"--config-file={ROOT / '.clang-tidy'}"]
-        self.build = build
         self.folder = build / "tidy"
         self.folder.mkdir(exist_ok=True)
 

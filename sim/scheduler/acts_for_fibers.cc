@@ -40,7 +40,6 @@ LongPart::~LongPart() {
 }
 
 void Scheduler::came_back() {
-  if (options_.engine != EngineKind::kFibers) return;
   moved();
   // Against the compiler; the processor is held to the order by fence_all_threads() of the thread that acts.
   std::atomic_signal_fence(std::memory_order_seq_cst);

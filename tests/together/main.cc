@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -14,15 +15,23 @@
 
 namespace {
 
-// The beginning of a filter for all cases of `source`; empty if there are none.
+std::string source_of(const testing::TestInfo& test) { return std::filesystem::path(test.file()).stem(); }
+
+// The beginning of a filter for all cases of `source`; empty if there are none. Ends the program if one of its suites
+// has cases of another source, too.
 std::string cases_of(const std::string& source) {
-  std::string suites;  // no two sources have one of the same name
+  std::string suites;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *all.GetTestSuite(i);
-    const testing::TestInfo* const first = suite.GetTestInfo(0);
-    if (first != nullptr && std::filesystem::path(first->file()).stem() == source)
-      absl::StrAppend(&suites, suites.empty() ? "" : ":", suite.name(), ".*");
+    int cases = 0;
+    for (int j = 0; j < suite.total_test_count(); ++j) cases += source_of(*suite.GetTestInfo(j)) == source ? 1 : 0;
+    if (cases == 0) continue;
+    if (cases != suite.total_test_count()) {
+      std::cerr << suite.name() << ": has cases in " << source << ".cc and in another source, want one of them\n";
+      std::exit(2);
+    }
+    absl::StrAppend(&suites, suites.empty() ? "" : ":", suite.name(), ".*");
   }
   return suites;
 }

@@ -99,7 +99,7 @@ TEST_P(FlightRecordsTest, AUsersWorkThatIsCompletedLaterClosesItsRecordThen) {
   });
 }
 
-// Where ranks are fibers, which lock nothing, on their thread: AddressSanitizer saw records of a ring that had moved.
+// Where ranks are fibers, which lock nothing, on their thread: the ring of records grows meanwhile.
 TEST_P(FlightRecordsTest, AUsersWorkThatAThreadCompletesClosesItsRecord) {
   constexpr size_t kCalls = 2'000;
   run(1, [](RankContext& rank) {

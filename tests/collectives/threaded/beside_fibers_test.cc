@@ -234,7 +234,7 @@ TEST(ThreadBesideTest, AThreadLearnsOfFailuresWhileTheReportIsWritten) {
 // A thread that has acted once need not wait again while the ranks' thread stands in the program's code. A drop of a
 // work that is done is no scheduling point, and changes the rank's list of open outputs, as the thread's acts do.
 TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
-  run_world(fibers(1), [](RankContext& rank) {
+  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(20'000, std::vector<float>(1)), y(500, std::vector<float>(1));
     std::vector<Work> done, open;
@@ -254,7 +254,10 @@ TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
     while (gone < 5) {
     }
     done.clear();
+    other.join();
+    EXPECT_EQ(gone, 500);
   });
+  EXPECT_THAT(report.text(), HasSubstr("dropped unfinished"));
 }
 
 TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {
