@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/ranks_text.h"
 #include "sim/base/site_text.h"
+#include "sim/base/text.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -76,8 +78,12 @@ namespace internal {
 
 std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options, CodeSite code) {
+  const auto refuse_with = [&](std::string_view wrong) {
+    refuse({.rank = rank.rank(), .group = group->name(), .op = "init_process_group"}, ErrorKind::kInvalidArgument,
+           "rank ", rank.rank(), ", group ", group->name(), ": ", sv(wrong), site_place(Site{.code = code}));
+  };
+  if (const std::string wrong = unknown_value(options); !wrong.empty()) refuse_with(wrong);
   std::shared_ptr<ProcessGroup> member;
-  std::string wrong = "GroupOptions::make gave null, want a group";
   if (options.make) {
     member = options.make(rank, group);
   } else {
@@ -89,12 +95,8 @@ std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shar
       case GroupOptions::Backend::kFake:
         return with_faults(rank, make_fake_member(rank, group, options.fake.value_or(FakeOptions{})));
     }
-    wrong = absl::StrCat("GroupOptions::backend has the unknown value ", static_cast<int>(*options.backend));
   }
-  if (member == nullptr) {
-    refuse({.rank = rank.rank(), .group = group->name(), .op = "init_process_group"}, ErrorKind::kInvalidArgument,
-           "rank ", rank.rank(), ", group ", group->name(), ": ", wrong, site_place(Site{.code = code}));
-  }
+  if (member == nullptr) refuse_with("GroupOptions::make gave null, want a group");
   return with_faults(rank, std::move(member));
 }
 

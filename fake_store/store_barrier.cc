@@ -10,6 +10,7 @@
 #include "rankloom/store.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
+#include "sim/base/task.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -34,8 +35,11 @@ StoreReply append_arrival(Store& store, std::string_view key, const StoreBarrier
 
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
                    CodeSite code) {
+  // The barrier's own numbers need not be the world's.
+  const Task* const task = Task::current();
+  const int global_rank = task != nullptr && task->info.rank >= 0 ? task->info.rank : rank;
   const std::string who = absl::StrCat(sv(store.kind()), " store_barrier ", quote(name));
-  const ErrorOrigin origin{.rank = rank, .group = {}, .op = "store_barrier"};
+  const ErrorOrigin origin{.rank = global_rank, .group = {}, .op = "store_barrier"};
   if (size < 1 || rank < 0 || rank >= size) {
     throw_dist_error(
         at_line(store_error(who, absl::StrCat("have rank ", rank, " of ", size, ", want 0 <= rank < size")), code),
@@ -86,7 +90,8 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   // The lines below the headline: which rank waits for which.
   const std::string text = message_of(waited);
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
-  refuse(origin, ErrorKind::kTimeout, "rank ", rank, ", ", who, ": timed out after ",
+  const std::string own_number = global_rank != rank ? absl::StrCat(" as rank ", rank) : "";
+  refuse(origin, ErrorKind::kTimeout, "rank ", global_rank, ", ", who, own_number, ": timed out after ",
          absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
          missing_ranks_text(here, size), " of ", size, site_place(Site{.code = code}), more);
 }

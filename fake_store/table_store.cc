@@ -121,6 +121,7 @@ class KeysWait final : public WaitsFor {
 
   void append_ranks(std::vector<int>* /*ranks*/) const override {}
   std::string remark() const override {
+    if (keys_.size() < 2) return "";
     std::vector<std::string_view> missing;
     ObservedMutexLock lock(&table_.mu);
     lock.apart();  // for reports
@@ -296,13 +297,14 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
   const absl::Duration timeout = call.timeout.has_value() ? *call.timeout : std::min(most, state_.timeout());
   for (;;) {
     const std::vector<std::string_view> missing = missing_keys(call, want);
-    if (missing.empty()) {
-      // At its deadline a wait might have given up as well.
-      const bool at_end = timeout == absl::ZeroDuration() ||
-                          (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns());
+    // At its deadline a wait that a change has woken might have given up before, whether it goes on now or waits again.
+    const bool at_end =
+        table_.may_be_explored() && (timeout == absl::ZeroDuration() ||
+                                     (!real_time && deadline->has_value() && (*deadline)->at_ns <= world->now_ns()));
+    if (at_end || missing.empty()) {
       for (const std::string_view key : call.keys) at_end ? table_.gave_up(key, want) : table_.goes_on(key, want);
-      return absl::OkStatus();
     }
+    if (missing.empty()) return absl::OkStatus();
 
     // The text depends on keys that are there, too.
     const auto timed_out = [&](const std::vector<std::string_view>& still_missing,
@@ -337,7 +339,8 @@ absl::Status TableStore::await(const StoreCall& call, Want want, std::optional<D
       if (const absl::Status cause = abort_cause_of_world(); !cause.ok()) return explain(call, missing[0], cause);
       if (monotonic_ns() < (*deadline)->at_ns) continue;
     }
-    if (world != nullptr && world->aborted()) return waited;
+    if (world != nullptr && world->aborted())
+      return error_kind(waited) == ErrorKind::kTimeout ? world->abort_cause() : waited;
     if (error_kind(waited) != ErrorKind::kTimeout) return explain(call, missing[0], waited);
     // Others may have come, while the wait was for the first of them; all, where others go on meanwhile.
     const std::vector<std::string_view> still_missing = missing_keys(call, want);
@@ -366,12 +369,15 @@ bool TableStore::world_has_ended() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 
 absl::Status TableStore::await_table(RankCondVar* changed, const std::vector<std::string_view>& missing, Want want,
                                      const Site& site, Deadline deadline) {
+  const Scheduler* const world = Task::current() != nullptr ? Task::current()->scheduler : nullptr;
   return changed->await(
       &table_.mu,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.mu) {
         if (table_.holds(missing[0], want)) return true;
+        // The value that woke the wait at its deadline may be gone again: as above.
+        const bool at_end = table_.may_be_explored() && world != nullptr && deadline.at_ns <= world->now_ns();
         for (const std::string_view key : missing) {
-          if (!table_.holds(key, want)) table_.waits_on(key, want);
+          if (!table_.holds(key, want)) at_end ? table_.gave_up(key, want) : table_.waits_on(key, want);
         }
         return false;
       },
@@ -392,7 +398,11 @@ absl::Status TableStore::await_log(RankCondVar* changed, std::string_view key, W
   const Task* const caller = Task::current();
   if (caller != nullptr && caller->scheduler != nullptr && caller->scheduler->aborted())
     return caller->scheduler->abort_cause();
-  if (monotonic_ns() >= deadline_ns) return make_error(ErrorKind::kTimeout, "timed out");
+  if (monotonic_ns() >= deadline_ns) {
+    const absl::Status refreshed = refresh();
+    if (!refreshed.ok() || table_.holds(key, want)) return refreshed;
+    return make_error(ErrorKind::kTimeout, "timed out");
+  }
   if (deliver_in_wait()) return absl::OkStatus();
   if (poller_ == nullptr || !poller_->usable()) {
     (void)poller_.release();

@@ -656,7 +656,7 @@ void WorldState::note(NoteKind kind, std::string text) {
     lock.apart();  // for the report
     notes_.push_back({.kind = kind, .text = std::move(text)});
   };
-  if (!given_to_fibers(WorldRef(scheduler_.get()), /*rank=*/-1, "note", &add)) add();
+  run_for_fibers(WorldRef(scheduler_.get()), /*rank=*/-1, "note", std::move(add));
 }
 
 namespace {
@@ -699,8 +699,7 @@ void WorldState::retrieved(const absl::Status& error) {
   if (!alive) return;
   auto* const state = static_cast<RankState*>(world.scheduler()->user_of(rank));
   if (state == nullptr) return;
-  absl::AnyInvocable<void()> retrieve = [state, error] { state->world().retrieved(error); };
-  if (!given_to_fibers(world, rank, "error", &retrieve)) retrieve();
+  run_for_fibers(world, rank, "error", [state, error] { state->world().retrieved(error); });
 }
 
 std::vector<std::string> WorldState::unretrieved_notes() const {
@@ -738,6 +737,7 @@ void WorldState::warn(const std::string& text) {
 }
 
 int64_t WorldState::at_end(int64_t place, std::function<void()> hook) {
+  const ChangeAtNoPoint change(WorldRef(scheduler_.get()).has(Task::current()) ? scheduler_.get() : nullptr);
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the library's own have their places, and numbers of their own; World::at_end() tells of others
   const int64_t id = place == kUsers ? ++hook_ids_ : ++own_hook_ids_;
@@ -747,6 +747,7 @@ int64_t WorldState::at_end(int64_t place, std::function<void()> hook) {
 
 void WorldState::forget_at_end(int64_t hook) {
   EndHook forgotten;  // goes without the lock: destructors may call this world
+  const ChangeAtNoPoint change(WorldRef(scheduler_.get()).has(Task::current()) ? scheduler_.get() : nullptr);
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the order of the others stays
   if (auto node = end_hooks_.extract(hook); !node.empty()) forgotten = std::move(node.mapped());

@@ -112,7 +112,7 @@ void FakeGroup::abort(std::string_view reason, CodeSite code) {
     failed_ = failure;
     checks_calls_ = true;
   };
-  if (!given_to_fibers(front.world_ref(), global_rank(), "abort", &fail)) fail();
+  run_for_fibers(front.world_ref(), global_rank(), "abort", std::move(fail));
 }
 
 absl::StatusOr<Work> FakeGroup::execute(CollectiveCall&& call) {

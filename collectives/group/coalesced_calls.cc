@@ -160,7 +160,7 @@ void GroupFront::drop_coalescing() noexcept {
       }
     }
   };
-  if (!given_to_fibers(world_, own_rank_, "drop", &end)) end();
+  run_for_fibers(world_, own_rank_, "drop", std::move(end));
 }
 
 }  // namespace internal

@@ -16,7 +16,10 @@ absl::Status PartWork::wait(absl::Duration timeout, bool timeout_is_default, Cod
   if (absl::Status s = waitable(); !s.ok()) return s;
   // A part that was never issued may have been ended by another thread since.
   const std::shared_ptr<WorkState> whole = this->whole();
-  return whole != nullptr ? whole->wait(timeout, timeout_is_default, code) : status();
+  if (whole == nullptr) return status();
+  absl::Status waited = whole->wait(timeout, timeout_is_default, code);
+  if (!is_over()) completed_with_whole();
+  return waited;
 }
 
 absl::Status PartWork::waitable() const {

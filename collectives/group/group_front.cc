@@ -47,7 +47,7 @@ GroupFront::~GroupFront() {
     if (hook != 0) rank->world().forget_at_end(hook);
     if (group != nullptr) rank->recorder().left(group);
   };
-  if (!given_to_fibers(world_, own_rank_, "group", &leave)) leave();
+  run_for_fibers(world_, own_rank_, "group", std::move(leave));
 }
 
 void GroupFront::check_duration(const char* op, const char* what, absl::Duration duration, CodeSite code) const {

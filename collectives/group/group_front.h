@@ -177,6 +177,9 @@ class GroupBackend {
   ~GroupBackend() = default;
 };
 
+// The option whose value came of a bad cast: "GroupOptions::rooted has the unknown value 99". Empty: none.
+std::string unknown_value(const GroupOptions& options);
+
 // A member as `options` ask for it. Defined above all rooms, as init_process_group() is: collectives/backends.cc.
 std::shared_ptr<ProcessGroup> make_group_member(RankState& rank, const std::shared_ptr<const Group>& group,
                                                 const GroupOptions& options, CodeSite code);

@@ -139,8 +139,25 @@ std::shared_ptr<ProcessGroup> GroupFront::member_of(const std::shared_ptr<const 
   return member;
 }
 
+std::string unknown_value(const GroupOptions& options) {
+  const auto unknown = [](std::string_view name, auto value) {
+    return absl::StrCat(sv(name), " has the unknown value ", static_cast<int>(value));
+  };
+  if (options.backend > GroupOptions::Backend::kFake) return unknown("GroupOptions::backend", *options.backend);
+  if (options.rooted > GroupOptions::Rooted::kBySchedule) return unknown("GroupOptions::rooted", *options.rooted);
+  if (options.order.has_value() && options.order->kind > ReduceOp::Order::Kind::kSeeded)
+    return unknown("GroupOptions::order", options.order->kind);
+  if (options.fake.has_value() && options.fake->outputs > FakeOptions::Outputs::kUniformRanks)
+    return unknown("FakeOptions::outputs", options.fake->outputs);
+  return "";
+}
+
 std::shared_ptr<ProcessGroup> GroupFront::make_child(const std::shared_ptr<const Group>& group,
                                                      const GroupOptions& options, CodeSite code) {
+  if (const std::string wrong = unknown_value(options); !wrong.empty()) {
+    refuse({.rank = handle_.global_rank(), .group = name_, .op = "new_group"}, ErrorKind::kInvalidArgument, "rank ",
+           handle_.global_rank(), ", group ", group->name(), ": ", wrong, site_place(Site{.code = code}));
+  }
   std::shared_ptr<ProcessGroup> child;
   if ((options.make || options.backend.has_value()) && rank_state_ != nullptr) {
     child = make_group_member(*rank_state_, group, options, code);

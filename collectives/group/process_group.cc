@@ -99,6 +99,12 @@ absl::Duration ProcessGroup::warn_after(CodeSite code) const {
 }
 void ProcessGroup::set_reduce_order(const ReduceOp::Order& order, CodeSite code) {
   front_->need_own_rank("set_reduce_order", code);
+  if (order.kind > ReduceOp::Order::Kind::kSeeded) {
+    refuse({.rank = global_rank(), .group = group_name(), .op = "set_reduce_order"}, ErrorKind::kInvalidArgument,
+           "rank ", global_rank(), ", group ", group_name(),
+           ", set_reduce_order: order of reduction has the unknown kind ", static_cast<int>(order.kind),
+           site_place(Site{.code = code}));
+  }
   front_->new_terms();
   front_->order_ = order;
 }

@@ -27,7 +27,7 @@ std::shared_ptr<DeviceRuntime> runtime_of(RankState& rank) {
   return runtime;
 }
 
-// The rank has neither the stream nor a work or event of it any more, or an exception unwinds.
+// Nobody wants the stream any more, or an exception unwinds.
 void give_up(DeviceRuntime& runtime, const DeviceStreamState& stream, const RankState& rank) noexcept {
   const WorldPin alive(runtime.world_ref());
   if (!alive) return;  // all has ended with the world
@@ -67,10 +67,11 @@ DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHand
       device_(device),
       handle_(handle),
       state_(std::make_shared<DeviceStreamState>(rank.rank(), name)),
-      keeper_(state_.get(), [runtime = runtime_, state = state_, &rank](const void*) {
-        absl::AnyInvocable<void()> drop = [runtime, state, &rank] { internal::give_up(*runtime, *state, rank); };
-        if (!given_to_fibers(runtime->world_ref(), state->rank, "drop", &drop, /*waits=*/true)) drop();
-      }) {}
+      wanted_(std::make_shared<WantedStream>([runtime = runtime_, state = state_, &rank] {
+        const auto drop = [runtime, state, &rank] { internal::give_up(*runtime, *state, rank); };
+        run_for_fibers(runtime->world_ref(), state->rank, "drop", drop, /*waits=*/true);
+      })),
+      keeper_(wanted_.get(), [wanted = wanted_](const void*) { wanted->let_go(); }) {}
 
 DeviceStream::~DeviceStream() {
   if (std::uncaught_exceptions() == 0) [[likely]]
@@ -152,7 +153,7 @@ void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite c
   if (waited_for == nullptr) return;
   waited_for->settled("block_current_stream", code);
   // A work of the user's own may answer with a future that its owner completes.
-  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work());
+  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work(), wanted_);
   if (held->state() != nullptr) check(block(held->state(), held, timeout, code), kWhat, code);
 }
 
@@ -229,7 +230,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
   const auto held = std::make_shared<HeldOnDevice>(*std::move(inner), keeps_alive, runtime_, rank_, std::move(before));
   const std::shared_ptr<WorkState>& state = held->state();
   const auto outer = std::make_shared<CallOnStream>(rank_, op, std::string(group.group()->name()), seq,
-                                                    std::move(outputs), held, keeper_);
+                                                    std::move(outputs), held, keeper_, wanted_);
   if (state == nullptr) {
     outer->end(absl::OkStatus());
     return WorkState::handle(outer);
@@ -251,7 +252,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, Collective
   const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
   const std::shared_ptr<StreamCall> held =
-      StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_);
+      StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_, wanted_);
   if (absl::Status blocked = block(held->outer(), held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
   const DeviceMark* const after = &here;
   absl::Status asked = runtime_->launch(

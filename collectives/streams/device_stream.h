@@ -19,7 +19,7 @@ class StreamWork;
 // Marks order device kernels: a call's kernel waits for the stream's mark (CallWay::ready), and the stream, through a
 // DeviceGate, for the work. A call of the host's tensors is issued by a task of the rank, once a launch at the stream's
 // mark has ended.
-// Lifetime: as SimStream's. Entries that others have queued run in any case.
+// Lifetime: as SimStream's, but that wait_event() keeps nothing. Entries that others have queued run in any case.
 // Thread-safety: as Stream's.
 class DeviceStream : public Stream {
  public:
@@ -68,7 +68,8 @@ class DeviceStream : public Stream {
   const int device_;
   const DeviceDriver::StreamHandle handle_;
   const std::shared_ptr<DeviceStreamState> state_;
-  // The rank's: the last that goes lets go of what is unfinished.
+  const std::shared_ptr<WantedStream> wanted_;
+  // The program's hold: the last that goes lets go of what is unfinished.
   const std::shared_ptr<const void> keeper_;
   OrderedMutex mu_{LockLevel::kDeviceStream};
   DeviceGates gates_ ABSL_GUARDED_BY(mu_);

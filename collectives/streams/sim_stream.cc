@@ -31,7 +31,7 @@ namespace {
 using WaitedFor = std::vector<std::shared_ptr<WorkState>>;
 
 void learn(const WaitedFor& works) {
-  for (const std::shared_ptr<WorkState>& work : works) work->learned();
+  for (const std::shared_ptr<WorkState>& work : works) work->learned_at_no_point();
 }
 
 // A mark in a stream.
@@ -43,8 +43,9 @@ struct Mark {
 
 class SimEvent final : public internal::EventState {
  public:
-  SimEvent(std::shared_ptr<Mark> mark, std::shared_ptr<const void> hold)
-      : mark_(std::move(mark)), passed_(mark_->passed), hold_(std::move(hold)) {}
+  // `hold`: the program's, of `stream`.
+  SimEvent(std::shared_ptr<Mark> mark, std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream)
+      : mark_(std::move(mark)), passed_(mark_->passed), hold_(std::move(hold)), stream_(std::move(stream)) {}
 
   bool done(CodeSite code) override {
     if (!passed_->is_completed()) {
@@ -64,6 +65,7 @@ class SimEvent final : public internal::EventState {
     return waited;
   }
   const std::shared_ptr<Mark>& mark() const { return mark_; }
+  const std::shared_ptr<WantedStream>& stream() const { return stream_; }
 
  private:
   CalledHandle called(const char* op, CodeSite code) const {
@@ -72,7 +74,8 @@ class SimEvent final : public internal::EventState {
 
   const std::shared_ptr<Mark> mark_;
   const std::shared_ptr<WorkState>& passed_;
-  const std::shared_ptr<const void> hold_;  // of the stream: what is before the mark is wanted
+  const std::shared_ptr<const void> hold_;  // what is before the mark is wanted
+  const std::shared_ptr<WantedStream> stream_;
 };
 
 }  // namespace
@@ -96,6 +99,9 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
         world(&scheduler),
         mu(&scheduler, internal::LockLevel::kStreamQueue) {}
 
+  // The program's hold.
+  static std::shared_ptr<Queue> make(RankState& context, std::string_view name);
+
   void push(Item item);
   void drain();
   // The stream has waited for the call, on which it has a handle for a moment yet.
@@ -118,7 +124,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
     }
     learn(works);
   }
-  // The rank has neither the stream nor a work or event of it any more, or an exception unwinds: calls and waits on
+  // Nobody wants the stream any more, or an exception unwinds: calls and waits on
   // their way are taken back, and kernels that have not begun are left out if it does. The drop of a call and the abort
   // of a group are scheduling points.
   void give_up() noexcept;
@@ -139,6 +145,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   // Memory of the rank, to which each step of the rank's tasks writes in an explored run: nobody else gets here but by
   // status().
   mutable RankMutex mu;
+  std::shared_ptr<WantedStream> wanted;  // written before others see the queue
   std::deque<Item> items ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;                  // a task empties `items`
   std::shared_ptr<HeldByStream> current ABSL_GUARDED_BY(mu);  // of the item that runs
@@ -151,6 +158,18 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   WaitedFor waited_for ABSL_GUARDED_BY(mu);  // of those that the rank may not know to be done
   size_t sweep_at ABSL_GUARDED_BY(mu) = 16;  // out of `waited_for` those that it knows
 };
+
+std::shared_ptr<SimStream::Queue> SimStream::Queue::make(RankState& context, std::string_view name) {
+  auto queue = std::make_shared<Queue>(context, name);
+  queue->wanted = std::make_shared<WantedStream>([of = std::weak_ptr(queue)] {
+    const std::shared_ptr<Queue> queue = of.lock();  // the task that empties it has it, too
+    if (queue == nullptr) return;
+    const auto give_up = [queue] { queue->give_up(); };
+    run_for_fibers(queue->world, queue->rank, "drop", give_up, /*waits=*/true);
+  });
+  Queue* const held = queue.get();
+  return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) { queue->wanted->let_go(); });
+}
 
 void SimStream::Queue::check_rank(const char* what, CodeSite code) const {
   if (const Task* const task = Task::current();
@@ -242,15 +261,7 @@ void SimStream::Queue::drain() {
   }
 }
 
-SimStream::SimStream(RankContext& rank, std::string_view name)
-    // The rank's: the last that goes lets go of the queue, which its task holds by itself.
-    : queue_([queue = std::make_shared<Queue>(state_of(rank), name)]() mutable {
-        Queue* const held = queue.get();
-        return std::shared_ptr<Queue>(held, [queue = std::move(queue)](Queue*) {
-          absl::AnyInvocable<void()> give_up = [queue] { queue->give_up(); };
-          if (!given_to_fibers(queue->world, queue->rank, "drop", &give_up, /*waits=*/true)) give_up();
-        });
-      }()) {}
+SimStream::SimStream(RankContext& rank, std::string_view name) : queue_(Queue::make(state_of(rank), name)) {}
 
 SimStream::~SimStream() {
   if (std::uncaught_exceptions() == 0) [[likely]]
@@ -285,9 +296,8 @@ void SimStream::wait_for(const Work& work, absl::Duration timeout, CodeSite code
   if (waited_for == nullptr) return;
   const CallScope call(queue_->world, [&] { return queue_->called("block_current_stream", code); });
   waited_for->settled("block_current_stream", code);
-  // A work of the user's own may answer with a future that its owner completes. The future is a handle: while the
-  // stream holds it, the call is not dropped.
-  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work());
+  // A work of the user's own may answer with a future that its owner completes.
+  const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work(), queue_->wanted);
   auto run = [queue = queue_.get(), held, timeout, code](const absl::Status& cause) {
     if (!cause.ok()) return cause;
     WorkState* const state = held->state().get();
@@ -319,7 +329,7 @@ Stream::Event SimStream::record(CodeSite code) {
                   mark->passed->complete(cause);
                   return cause;
                 }});
-  return Stream::Event(std::make_shared<SimEvent>(std::move(mark), queue_));
+  return Stream::Event(std::make_shared<SimEvent>(std::move(mark), queue_, queue_->wanted));
 }
 
 void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
@@ -332,7 +342,8 @@ void SimStream::wait_event(const Stream::Event& event, CodeSite code) {
   }
   const CallScope call(queue_->world, [&] { return queue_->called("wait_event", code); });
   (void)known->mark()->passed->settled("wait_event", code);  // none of another world that lives
-  auto run = [queue = queue_.get(), mark = known->mark(), hold = event.state(), code](const absl::Status& cause) {
+  auto run = [queue = queue_.get(), mark = known->mark(), wanted = known->stream()->want(queue_->wanted),
+              code](const absl::Status& cause) {
     if (!cause.ok()) return cause;
     const absl::Status waited = mark->passed->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
     if (mark->passed->is_over()) {
@@ -381,11 +392,11 @@ absl::Status SimStream::status() const {
     ObjectName::uses_outer();
   }
   absl::Status failure;
-  absl::AnyInvocable<void()> read = [&] {
+  const auto read = [&] {
     RankMutexLock lock(&queue->mu);
     failure = queue->failure;
   };
-  if (!given_to_fibers(queue->world, queue->rank, "stream status", &read, /*waits=*/true)) read();
+  run_for_fibers(queue->world, queue->rank, "stream status", read, /*waits=*/true);
   retrieved_error(queue->world, queue->rank, failure);
   return failure;
 }
@@ -395,8 +406,8 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
   const CodeSite code = call.code;
   const CallScope scope(queue_->world, [&] { return queue_->called(op, code); });
   queue_->check_rank(op, code);
-  const std::shared_ptr<StreamCall> held =
-      StreamCall::make(queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_);
+  const std::shared_ptr<StreamCall> held = StreamCall::make(
+      queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_, queue_->wanted);
   Work work = WorkState::handle(held->outer());
   GroupFront::of(group).queued_on_stream(held->outer());
   auto run = [queue = queue_.get(), held](const absl::Status& cause) {

@@ -16,17 +16,45 @@ namespace rankloom::internal {
 
 CallOnStream::CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq,
                            std::vector<TensorView> outputs, std::weak_ptr<HeldByStream> held,
-                           std::shared_ptr<const void> hold)
+                           std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream)
     : StreamWork(&rank.world().scheduler(), rank.rank(), op, std::move(group), seq, std::move(outputs)),
       rank_(rank),
       held_(std::move(held)),
-      hold_(std::move(hold)) {}
+      hold_(std::move(hold)),
+      stream_(std::move(stream)) {}
+
+HeldWork::HeldWork(Work work, const std::shared_ptr<WantedStream>& by) : state_(WorkState::shared(work)) {
+  if (state_ != nullptr) whole_ = state_->whole();
+  call_ = dynamic_cast<CallOnStream*>(whole_ != nullptr ? whole_.get() : state_.get());
+  if (call_ != nullptr) {
+    call_->stream_waits();
+    stream_ = call_->stream()->want(by);
+  } else {
+    work_ = std::move(work);
+  }
+}
+
+void HeldWork::give_up() noexcept {
+  if (!held_.exchange(false)) return;
+  work_ = Work();
+  if (call_ != nullptr) call_->stream_waits_no_more();
+  stream_ = nullptr;
+}
 
 void CallOnStream::dropped() noexcept {
-  if (rank_.unwinding()) {
-    if (const std::shared_ptr<HeldByStream> held = held_.lock(); held != nullptr) held->give_up();
-  }
+  dropped_.store(true);
+  if (waits_.load() == 0) give_up_if_unwinding();
   let_stream_go();
+}
+
+void CallOnStream::stream_waits_no_more() noexcept {
+  if (waits_.fetch_sub(1) == 1 && dropped_.load() && !is_over()) give_up_if_unwinding();
+}
+
+void CallOnStream::give_up_if_unwinding() noexcept {
+  const WorldPin alive(world_ref());
+  if (!alive || !rank_.unwinding()) return;
+  if (const std::shared_ptr<HeldByStream> held = held_.lock(); held != nullptr) held->give_up();
 }
 
 void CallOnStream::end(const absl::Status& status) {
@@ -54,12 +82,13 @@ StreamCall::StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& ca
 }
 
 std::shared_ptr<StreamCall> StreamCall::make(RankState& rank, ProcessGroup& group, CollectiveCall&& call,
-                                             std::string stream, std::shared_ptr<const void> hold) {
-  const std::shared_ptr<StreamCall> made(new StreamCall(rank, group, std::move(call), std::move(stream)));
+                                             std::string name, std::shared_ptr<const void> hold,
+                                             std::shared_ptr<WantedStream> stream) {
+  const std::shared_ptr<StreamCall> made(new StreamCall(rank, group, std::move(call), std::move(name)));
   const CollectiveCall& kept = made->call_;
   made->outer_ = std::make_shared<CallOnStream>(
       rank, op_row(kept.op).name, std::string(group.group()->name()), kept.seq,
-      std::vector<TensorView>(kept.outputs.begin(), kept.outputs.end()), made, std::move(hold));
+      std::vector<TensorView>(kept.outputs.begin(), kept.outputs.end()), made, std::move(hold), std::move(stream));
   return made;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "collectives/streams/held_by_stream.h"
+#include "collectives/streams/wanted_stream.h"
 #include "collectives/work/issue_gate.h"
 #include "collectives/work/stream_work.h"
 #include "rankloom/process_group.h"
@@ -19,9 +20,16 @@ namespace rankloom::internal {
 // The rank's side of a call on a stream. A handle keeps the stream, until the call is done.
 class CallOnStream final : public StreamWork {
  public:
-  // `held`: the call, as its stream holds it. `hold`: the stream; kept until the call is done or no handle is left.
+  // `held`: the call, as its stream holds it. `hold`: the program's, of `stream`; kept until the call is done or no
+  // handle is left.
   CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq, std::vector<TensorView> outputs,
-               std::weak_ptr<HeldByStream> held, std::shared_ptr<const void> hold);
+               std::weak_ptr<HeldByStream> held, std::shared_ptr<const void> hold,
+               std::shared_ptr<WantedStream> stream);
+
+  const std::shared_ptr<WantedStream>& stream() const { return stream_; }
+  // Entries of streams wait for the call: then the program's handles may go, also while an exception unwinds.
+  void stream_waits() { waits_.fetch_add(1); }
+  void stream_waits_no_more() noexcept;
 
   void dropped() noexcept override;
   bool acts_when_dropped() const override { return true; }
@@ -30,20 +38,24 @@ class CallOnStream final : public StreamWork {
 
  private:
   void let_stream_go();
+  void give_up_if_unwinding() noexcept;
 
   RankState& rank_;
   const std::weak_ptr<HeldByStream> held_;
+  std::atomic<int> waits_{0};
+  std::atomic<bool> dropped_{false};
   std::atomic<bool> holds_{true};
   std::shared_ptr<const void> hold_;  // belongs to the thread that clears holds_
+  const std::shared_ptr<WantedStream> stream_;
 };
 
 // A call that a stream issues when its turn comes, and then waits for.
 // Thread-safety: all methods; run() by one task.
 class StreamCall final : public HeldByStream {
  public:
-  // `stream`: "stream comm". `hold`: kept until the call is done or no handle is left.
-  static std::shared_ptr<StreamCall> make(RankState& rank, ProcessGroup& group, CollectiveCall&& call,
-                                          std::string stream, std::shared_ptr<const void> hold);
+  // `name`: "stream comm". `hold`, `stream`: as of CallOnStream.
+  static std::shared_ptr<StreamCall> make(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string name,
+                                          std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream);
 
   const std::shared_ptr<CallOnStream>& outer() const { return outer_; }
   // Issues the call and waits for it; in a world that was aborted for `cause`, ends it. How it ended.

@@ -123,8 +123,7 @@ void ThreadedGroupCore::listen() {
       world_.on_abort([weak = weak_from_this(), world = WorldRef(&world_.scheduler())](const absl::Status& cause) {
         const std::shared_ptr<ThreadedGroupCore> core = weak.lock();
         if (core == nullptr) return;
-        absl::AnyInvocable<void()> fail = [core, cause] { core->fail(cause); };
-        if (!given_to_fibers(world, /*rank=*/-1, "abort", &fail)) fail();
+        run_for_fibers(world, /*rank=*/-1, "abort", [core, cause] { core->fail(cause); });
       });
   at_end_ = world_.at_end(int64_t{group_->id()} * world_.size(), [weak = weak_from_this()] {
     if (const std::shared_ptr<ThreadedGroupCore> core = weak.lock(); core != nullptr) core->close(world_ended());

@@ -3,12 +3,12 @@
 namespace rankloom::internal {
 
 void CloseRecords::close(bool ok) const {
-  absl::AnyInvocable<void()> close = [world = world_, rank = &rank_state_, records = records_, ok] {
+  run_for_fibers(world_, rank_, "record", [world = world_, rank = &rank_state_, records = records_, ok] {
+    const WorldPin alive(world);
+    if (!alive) return;
     const int64_t now = world.scheduler()->now_ns();
     for (const int64_t record : records) close_record(*rank, record, now, ok);
-  };
-  if (given_to_fibers(world_, rank_, "record", &close)) return;
-  if (const WorldPin alive(world_); alive) close();
+  });
 }
 
 }  // namespace rankloom::internal

@@ -61,7 +61,7 @@ bool Work::is_completed(CodeSite code) const {
     tell_of_own_thread(state_->world_ref());
   if (!state_->is_completed() && !state_->polled("is_completed", code)) return false;
   state_->seen_done();
-  state_->learned();
+  state_->learned_at_no_point();
   if (!state_->ended_well()) [[unlikely]]
     state_->learned_of_failure();
   return true;
@@ -149,7 +149,7 @@ void Work::then(Callback<void(const absl::Status&)> callback, CodeSite code) {
     // A call that is done at once runs the callback at once.
     if (!state_->is_completed()) state_->reached("then", code);
     state_->may_get_callbacks("then", code);
-    state_->learned();  // the callback is told, and may be all that is
+    state_->learned_at_no_point();  // the callback is told, and may be all that is
     state_->then(std::move(callback), /*learns=*/true);
   }
 }

@@ -102,6 +102,13 @@ void WorkState::may_get_callbacks(const char* op, CodeSite code) const {
   if (!is_over() && !by_any_thread()) CallScope::check_thread(world_, [&] { return called(op, code); });
 }
 
+bool WorkState::completed_with_whole() {
+  const std::shared_ptr<WorkState> whole = is_part_ ? this->whole() : nullptr;
+  if (whole == nullptr || !whole->is_over()) return false;
+  complete(whole->ended_as());
+  return is_completed();
+}
+
 bool WorkState::polled(const char* what, CodeSite code) {
   if (settled(what, code)) return true;
   const auto poll = [&](Scheduler* clock) {
@@ -111,7 +118,7 @@ bool WorkState::polled(const char* what, CodeSite code) {
                  .seq = seq(),
                  .detail = std::string_view(op()),
                  .waits_for = wait_site(code).waits_for});
-    if (is_completed()) return true;
+    if (is_completed() || completed_with_whole()) return true;
     // A loop of questions to an aborted world would not end. A destructor may not throw.
     if (clock->aborted() && std::uncaught_exceptions() == 0)
       throw_dist_error(clock->abort_cause(), {.rank = rank_, .group = group(), .op = what, .seq = seq()});
@@ -184,6 +191,10 @@ void WorkState::learned_of_failure() const {
   if (open_call_ != this) return open_in_.store(nullptr, std::memory_order_relaxed);
   RankState* const rank = RankState::current();
   if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs()) rank->lost_by_exception(open_text());
+  learn_of_open();
+}
+
+[[gnu::noinline]] void WorkState::learn_of_open() noexcept {
   const ChangeAtNoPoint change(world_.known() && !world_.foreign() ? scheduler() : nullptr);
   learned();
 }

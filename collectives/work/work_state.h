@@ -124,6 +124,11 @@ class WorkState : public OpenCall {
     if (has_open_outputs()) [[unlikely]]
       let_go_open();
   }
+  // learned(), by a call that has come to no scheduling point of its own.
+  void learned_at_no_point() noexcept {
+    if (has_open_outputs()) [[unlikely]]
+      learn_of_open();
+  }
   // The rank, or a thread of the program's, retrieves how the work ended: retrieved_error().
   void retrieved(const absl::Status& status) const;
   // A task has learned that the work failed. In the free gear the group's other calls may be about to fail on another
@@ -140,6 +145,9 @@ class WorkState : public OpenCall {
   bool is_part() const { return is_part_; }
   // The work whose end is this one's, for a stream without a handle on this one; null, if this one has its own end.
   virtual std::shared_ptr<WorkState> whole() const { return nullptr; }
+  // A thread beside fibers that completed the whole may have left the part to a step of theirs: does that now, if the
+  // whole is over.
+  bool completed_with_whole();
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 
@@ -276,6 +284,7 @@ class WorkState : public OpenCall {
   void abandon() noexcept;
   void forget_outputs() noexcept;
   void let_go_open() noexcept;
+  void learn_of_open() noexcept;
 
   bool settled_elsewhere(const char* op, CodeSite code);
   bool by_any_thread() const { return mu_.locks() || scheduler() == nullptr; }

@@ -36,7 +36,8 @@ namespace rankloom {
 // waits for the stream's mark and the stream for its end; neither blocks the host. A call whose tensors are the host's,
 // or that has none, is issued when the stream gets there.
 // Timeouts are real time. A timeout that is not given is the world's, so that no device waits for ever.
-// Lifetime: the calls on it, and those it waits for, as SimStream's. Entries that others have queued run in any case.
+// Lifetime: the calls on it, and those it waits for, as SimStream's, but that wait_event() keeps nothing. Entries that
+// others have queued run in any case.
 class CudaStreamView : public Stream {
  public:
   CudaStreamView(RankContext& rank, CUstream_st* stream, std::string_view name = "stream");

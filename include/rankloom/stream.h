@@ -86,9 +86,10 @@ class RankContext;
 // A stream without a device. Its queue runs as a task of its own, of the rank that made the stream, under the same
 // scheduler: under a seeded schedule the stream may be as far ahead of its rank or behind it as the order allows, so an
 // ordering that was forgotten shows under some seed.
-// Lifetime: the calls on it, and those it waits for, are kept by the stream, its events and the works of calls on it.
-// When the last of these goes, what is unfinished is withdrawn as a dropped Work is, but for calls with
-// CallOptions::keep_alive; at once, and kernels that have not begun are left out, while an exception unwinds the rank.
+// Lifetime: the calls on it, and those it waits for, are kept by the stream, its events and the works of calls on it,
+// and by streams that wait for it as long as these are kept. When the last of these goes, what is unfinished is
+// withdrawn as a dropped Work is, but for calls with CallOptions::keep_alive; at once, and kernels that have not begun
+// are left out, while an exception unwinds the rank.
 // Scheduling points: every method but name(), and the start of everything that is queued.
 class SimStream final : public Stream {
  public:

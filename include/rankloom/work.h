@@ -70,7 +70,8 @@ class [[nodiscard]] Work {
   // that owns the work, on a helper of it, so it may wait. That may be after the rank's program has returned or failed,
   // and before the run ends: what it captures by reference must live as long, or the rank waits for the work. A call
   // that only the end of the run ends has its callbacks then, on the thread that made the world: RankContext::current()
-  // is null there. A Promise's that nobody keeps never has them.
+  // is null there. A Promise's has them when it is set, as it is then, or before that when the world has ended and
+  // somebody asks the work, with Aborted; one that nobody keeps never has them.
   void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // Work that is put on `stream` later starts only when this is done; the caller goes on. This handle may go.
   // Errors: InvalidArgument for a negative timeout, at once. A timeout, an abort or the work's own failure releases the

@@ -26,6 +26,7 @@ enum class LockLevel : uint8_t {
   kCoalescedWork,   // parts of a coalesced call
   kWork,            // how a work ends
   kStreamQueue,     // the queue of a simulated stream
+  kStreamWants,     // which streams wait for which
   kDeviceRuntime,   // which streams of a device wait for what
   kDeviceFailure,   // how a stream of a device failed
   kDeviceStream,    // the waits that a stream of a device was given

@@ -120,6 +120,12 @@ bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::An
   return true;
 }
 
+void run_for_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()> body, bool waits) {
+  if (given_to_fibers(world, rank, what, &body, waits)) return;
+  const ChangeAtNoPoint change(world.known() && !world.foreign() ? world.scheduler() : nullptr);
+  body();
+}
+
 void tell_of_own_thread(const WorldRef& world) {
   const WorldPin alive(world);
   if (alive && !world.scheduler()->closed()) world.scheduler()->uncovered(kOwnThreads);
@@ -231,6 +237,12 @@ void CallScope::enter(const WorldRef& world, const CalledHandle& called) {
     const bool runs = scheduler_->takes_tasks();
     LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
     runs ? refuse_thread(called) : refuse_ended(called);
+  }
+  if (scheduler_->awaits_ranks()) {
+    LiveWorlds::shared().unpin(std::exchange(scheduler_, nullptr)->serial());
+    refuse(origin_of(called), ErrorKind::kInvalidArgument, who(called),
+           "called before the run, but ranks and their calls take turns by its schedule: want run() or attach() first",
+           place(called));
   }
   scheduler_->uncovered(kOwnThreads);
   bool known = false;

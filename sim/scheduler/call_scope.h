@@ -72,6 +72,9 @@ class WorldPin {
 // False: the caller does, as the ranks lock or their world is gone.
 bool given_to_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()>* body,
                      bool waits = false);
+// The same, and where it is the caller's runs `body` here: for what a rank's task changes at no scheduling point, too.
+void run_for_fibers(const WorldRef& world, int rank, const char* what, absl::AnyInvocable<void()> body,
+                    bool waits = false);
 
 // A thread that is no rank's has looked at what an explored run can order, or has had a part in it.
 void tell_of_own_thread(const WorldRef& world);

@@ -9,6 +9,7 @@
 
 #include "rankloom/error.h"
 #include "sim/base/lock_order.h"
+#include "sim/base/system.h"
 #include "sim/engine/engine.h"
 #include "sim/schedule/policy.h"
 #include "sim/schedule/ready_set.h"
@@ -33,6 +34,9 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   void run(absl::FunctionRef<void(int rank, Task& task)> body) override;
   void spawn(const TaskInfo& info, absl::AnyInvocable<void()> body) override;
   bool takes_tasks() const override { return !ended_.load(std::memory_order_acquire) && !closed(); }
+  bool awaits_ranks() const override {
+    return this_thread() == maker_ && !started_.load() && !ranks_attached_.load() && takes_tasks();
+  }
   bool beside_fibers() const override;
   int fibers_thread() const override { return fibers_thread_.load(std::memory_order_relaxed); }
   void ask_fibers() override {
@@ -252,10 +256,11 @@ class DeterministicScheduler final : public Scheduler, private TaskTable {
   std::vector<TaskId, KeptAllocator<TaskId>> free_ids_;
   ReadySet ready_;
   std::optional<absl::FunctionRef<void(int, Task&)>> body_;
-  int live_ = 0;          // tasks that have not ended, posted ones excepted
-  int attached_ = 0;      // ranks that have attached
-  bool started_ = false;  // choices may be drawn
-  bool moving_ = false;   // there is a mover
+  int live_ = 0;                      // tasks that have not ended, posted ones excepted
+  int attached_ = 0;                  // ranks that have attached
+  const int maker_ = this_thread();   // the thread that made this
+  std::atomic<bool> started_{false};  // choices may be drawn; changed under the lock
+  bool moving_ = false;               // there is a mover
   int baton_rank_ = -1;
   std::vector<int> running_of_rank_;  // threads: tasks of the rank in state kRunning; first those of no rank
   int running_ = 0;

@@ -176,6 +176,9 @@ class Scheduler : public Kept {
   bool close_when_idle();
   // False: spawn() would run the body at once, on the calling thread.
   virtual bool takes_tasks() const { return !closed(); }
+  // Whether the calling thread, which made the world, would wait for run(), or for a rank's attach(), since a schedule
+  // decides who goes on, and has not begun. Other threads do wait: this one may be about to begin it.
+  virtual bool awaits_ranks() const { return false; }
   // Whether the run is going, its ranks are fibers, which lock nothing, and the caller's thread is not theirs.
   virtual bool beside_fibers() const { return false; }
   // The thread of ranks that are fibers, by its id in the kernel; 0: none yet. Asked to, it waits at its next point for

@@ -149,7 +149,7 @@ WatchedAccess::~WatchedAccess() {
   state_.mu().unlock();
 }
 
-class MutexState final : public WaitsFor {
+class MutexState {
  public:
   explicit MutexState(std::string_view name) : name_(in_quotes(name)) {}
 
@@ -159,24 +159,52 @@ class MutexState final : public WaitsFor {
   bool try_lock(CodeSite code);
   void release(CodeSite code);
 
-  void append_ranks(std::vector<int>* ranks) const override;
-  std::string remark() const override;
+  // Of a wait by a task of that world: the rank of it that holds the mutex; where it was locked, and if it was by a
+  // rank of another world.
+  void append_owner(uint64_t world, std::vector<int>* ranks) const;
+  std::string owner_text(uint64_t world) const;
 
  private:
   void take(CodeSite code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // "rank 3", "rank 3 of another world", "a thread of no world".
+  std::string owner_in(uint64_t world) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string name_;  // in quotes; empty: none
   const ObjectName object_;
   mutable ObservedMutex mu_{nullptr, LockLevel::kSync};
   RankCondVar freed_ ABSL_GUARDED_BY(mu_);
   bool held_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t owner_ ABSL_GUARDED_BY(mu_) = 0;  // Task::current_serial()
+  uint64_t owner_ ABSL_GUARDED_BY(mu_) = 0;        // Task::current_serial()
+  uint64_t owner_world_ ABSL_GUARDED_BY(mu_) = 0;  // its number; 0: none
   int owner_rank_ ABSL_GUARDED_BY(mu_) = -1;
   CodeSite locked_at_ ABSL_GUARDED_BY(mu_);
 };
 
+namespace {
+
+// Of the calling task; 0: none.
+uint64_t current_world() {
+  const Task* const task = Task::current();
+  return task != nullptr && task->scheduler != nullptr ? task->scheduler->serial() : 0;
+}
+
+// The wait of a task for a mutex.
+class MutexWait final : public WaitsFor {
+ public:
+  explicit MutexWait(const MutexState* mu) : mu_(*mu) {}
+  void append_ranks(std::vector<int>* ranks) const override { mu_.append_owner(world_, ranks); }
+  std::string remark() const override { return mu_.owner_text(world_); }
+
+ private:
+  const MutexState& mu_;
+  const uint64_t world_ = current_world();
+};
+
+}  // namespace
+
 absl::Status MutexState::acquire(CodeSite code) {
-  const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = this};
+  const MutexWait wait(this);
+  const Site site{.what = "mutex lock", .code = code, .detail = name_, .waits_for = &wait};
   ObservedMutexLock lock(&mu_);
   if (held_ && owner_ != 0 && owner_ == Task::current_serial()) {
     lock.apart();  // nobody else can free it meanwhile
@@ -208,6 +236,7 @@ void MutexState::take(CodeSite code) {
   told.lower();
   held_ = true;
   owner_ = Task::current_serial();
+  owner_world_ = current_world();
   owner_rank_ = owner_ != 0 ? Task::current()->info.rank : -1;
   locked_at_ = code;
 }
@@ -229,27 +258,35 @@ void MutexState::release(CodeSite code) {
     if (aborted() || AfterRanks::here() != nullptr) return;  // a wait that failed did not lock it
     told.read();
     misuse(Site{.what = "mutex unlock", .code = code, .detail = name_},
-           absl::StrCat(held_ ? absl::StrCat("rank ", owner_rank_, " holds it") : "nobody holds it",
+           absl::StrCat(held_ ? absl::StrCat(owner_in(current_world()), " holds it") : "nobody holds it",
                         ", want the one that locked it"));
   }
   told.write();
   told.raise();
   held_ = false;
   owner_ = 0;
+  owner_world_ = 0;
   owner_rank_ = -1;
   freed_.notify_takers();
 }
 
-void MutexState::append_ranks(std::vector<int>* ranks) const {
+void MutexState::append_owner(uint64_t world, std::vector<int>* ranks) const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for reports
-  if (owner_rank_ >= 0) ranks->push_back(owner_rank_);
+  if (owner_rank_ >= 0 && owner_world_ == world) ranks->push_back(owner_rank_);
 }
 
-std::string MutexState::remark() const {
+std::string MutexState::owner_text(uint64_t world) const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // for reports
-  return held_ ? absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line) : "";
+  if (!held_) return "";
+  return absl::StrCat("locked at ", sv(base_name(locked_at_.file)), ":", locked_at_.line,
+                      owner_rank_ >= 0 && owner_world_ != world ? absl::StrCat(" by ", owner_in(world)) : "");
+}
+
+std::string MutexState::owner_in(uint64_t world) const {
+  if (owner_rank_ < 0) return "a thread of no world";
+  return absl::StrCat("rank ", owner_rank_, owner_world_ != world ? " of another world" : "");
 }
 
 class CondVarState {

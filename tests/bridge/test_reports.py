@@ -40,6 +40,14 @@ def test_a_missing_wait_is_told() -> None:
     assert re.search(rf"\noutputs hold NaN or 0xEB until their call completes; rank \d had {re.escape(CALLED)} open\n", found.text), found.text
 
 
+def test_a_report_shows_one_line() -> None:
+    report = rankloom.torch.run(lambda rank: rank, 2, seed=3)
+    assert repr(report) == f"<rankloom Report of 2 ranks, seeded:3: {report.text}>" == str(report)
+    failed = rankloom.torch.run(_reads_early, 2, seed=1)
+    assert repr(failed) == f"<rankloom Report of 2 ranks, seeded:1: {failed.text.splitlines()[0]}>"
+    assert repr(rankloom.torch.explore(_reads_early, 2).failure).startswith("<rankloom Report of ")
+
+
 def test_ranks_that_miss_the_same_wait_share_its_line() -> None:
     def fails_anyway(rank: int) -> None:
         loss = torch.tensor([1.0 + rank])

@@ -1,5 +1,6 @@
 """The needs of a wheel on the machine where it is installed: torch, of the minor version that it was built for."""
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -34,6 +35,12 @@ def test_the_wheel_carries_each_library_that_the_system_may_lack() -> None:
     assert any(name.startswith("libtbb.so") for name in carried)
     licences = {path.name for path in (PACKAGE / "_libs" / "licences").iterdir()}
     assert not os.path.exists("/usr/bin/dpkg-query") or any(name.startswith("libtbb") for name in licences)
+
+
+def test_its_metadata_name_the_licence_and_have_its_text() -> None:
+    assert importlib.metadata.metadata("rankloom")["License-Expression"] == "Apache-2.0"
+    [text] = [path for path in importlib.metadata.files("rankloom") or [] if path.name == "LICENSE"]
+    assert "Apache License" in text.read_text()
 
 
 def test_the_carried_libraries_are_those_that_are_loaded() -> None:

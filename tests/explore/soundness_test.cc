@@ -324,6 +324,39 @@ std::vector<Race> time_races() {
                return kind_of(error);
              }
            }),
+      race("the first of several keys comes at the deadline of their wait", 2,
+           [](RankContext& rank) -> std::string {
+             if (rank.rank() == 1) {
+               rank.sleep_for(ms(5));
+               rank.store().set("b", "1");
+               return "";
+             }
+             const std::string error = error_of([&] { rank.store().wait({"b", "c"}, ms(5)); });
+             return absl::StrCat(error.substr(0, error.find(" [")), ", b is there: ", rank.store().check({"b"}));
+           }),
+      race("a value is pushed at the deadline of one who waits for it, and taken by another", 3,
+           [](RankContext& rank) -> std::string {
+             Store& store = rank.store();
+             if (rank.rank() == 1) {
+               rank.sleep_for(ms(5));
+               store.queue_push("q", "1");
+               return "";
+             }
+             if (rank.rank() == 2) {
+               rank.sleep_for(ms(5));
+               try {
+                 return store.queue_pop("q", /*block=*/false);
+               } catch (const DistError& error) {
+                 return kind_of(error);
+               }
+             }
+             try {
+               store.set_timeout(ms(5));
+               return store.queue_pop("q");
+             } catch (const DistError& error) {
+               return absl::StrCat(kind_of(error), ", pushed: ", store.queue_len("q"));
+             }
+           }),
       race_on_shared("a notification at the deadline of its wait", 2,
                      [](RankContext& rank, Shared& shared) -> std::string {
                        if (rank.rank() == 1) {

@@ -527,6 +527,19 @@ TEST_F(FileStoreTest, AWatchThatIsAlwaysCalledLeavesAWaitItsTimeout) {
   EXPECT_GT(calls, 0);
 }
 
+TEST_F(FileStoreTest, AWaitThatGivesUpBehindAWatchHasLookedOnceMore) {
+  auto store = FileStore::open(path_);
+  const absl::Time begin = absl::Now();
+  store->watch_key("a", [&](auto, auto) {
+    auto other = FileStore::open(path_);
+    while (absl::Now() < begin + absl::Milliseconds(60)) other->get("a");
+    other->set("k", "there");
+  });
+  FileStore::open(path_)->set("a", "1");
+  store->wait({"k"}, absl::Milliseconds(20));
+  EXPECT_EQ(store->get("k"), "there");
+}
+
 TEST_F(FileStoreTest, AHookOfAWorldWaitsForOtherProcessesAsLongAsForAStall) {
   std::string error;
   {

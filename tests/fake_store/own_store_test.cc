@@ -332,6 +332,20 @@ TEST(OwnStoreTest, ABarrierGoesOverAStoreThatKeepsValuesInAnotherForm) {
               HasSubstr("timed out after 1s: missing rank 0 of 2"));
 }
 
+TEST(StoreBarrierTest, OfSomeRanksNamesTheOneOfTheWorld) {
+  const RunReport report = run_world({.world_size = 4, .schedule = Schedule::seeded(1)}, [](RankContext& rank) {
+    if (rank.rank() != 2) return;
+    try {
+      store_barrier(rank.store(), "half", rank.rank() - 2, 2, absl::Seconds(1));
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.rank(), 2);
+      throw;
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 2 failed: Timeout: rank 2, HashStore store_barrier \"half\" as rank 0: "
+                                       "timed out after 1s: missing rank 1 of 2"));
+}
+
 // Keeps some keys in another store.
 class Divided final : public Store {
  public:

@@ -51,6 +51,29 @@ TEST(WorldStoreTest, APushWakesOneOfThosePopping) {
   EXPECT_EQ(report.steps, 2u * kWaiting + kWaiting);
 }
 
+// The world is aborted in the instant of the deadline, and before the wait comes to see that.
+TEST(WorldStoreTest, AWaitThatAnAbortEndsAtItsDeadlineHasTheCauseOfTheAbort) {
+  for (const bool barrier : {false, true}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
+      options.schedule = Schedule::seeded(seed);
+      const RunReport report = run_world(options, [barrier](RankContext& rank) {
+        if (rank.rank() == 1) {
+          rank.sleep_for(absl::Milliseconds(1));
+          rank.world().abort("enough");
+        } else if (barrier) {
+          store_barrier(rank.store(), "gate", rank.rank(), 2, absl::Milliseconds(1));
+        } else {
+          rank.store().wait({"a"}, absl::Milliseconds(1));
+        }
+      });
+      EXPECT_THAT(report.outcomes[0].text,
+                  testing::AnyOf(HasSubstr("enough"), HasSubstr("timed out after 1ms: missing")))
+          << "seed " << seed;
+    }
+  }
+}
+
 class WorldStoreGearTest : public testing::TestWithParam<Gear> {
  protected:
   WorldOptions options(int ranks) {

@@ -739,6 +739,34 @@ TEST_P(WorldTest, WhatIsLeftWithAWorldMayCallItWhenItGoes) {
   EXPECT_EQ(ends, 3);
 }
 
+// Under a schedule nobody would ever hand such a thread the baton.
+TEST_P(WorldTest, ACallBeforeTheRunIsRefusedWhereAScheduleDecides) {
+  WorldOptions options = GetParam().options(2);
+  const bool scheduled = options.engine == EngineKind::kThreads && options.schedule.deterministic();
+  World world(std::move(options));
+  if (scheduled) {
+    for (const std::function<void()>& call :
+         {std::function<void()>([&] { world.context(0).yield(); }),
+          std::function<void()>([&] { world.context(1).sleep_for(absl::Milliseconds(1)); })}) {
+      EXPECT_THAT(error_of(call), HasSubstr("called before the run, but ranks and their calls take turns by its "
+                                            "schedule: want run() or attach() first"));
+    }
+  }
+  EXPECT_TRUE(world.run([](RankContext& rank) { rank.yield(); }).ok());
+}
+
+// The ranks of two worlds have the same numbers.
+TEST_P(WorldTest, AMutexThatARankOfAnotherWorldTookAlongNamesThatWorld) {
+  Mutex mu("m");
+  const auto lock = [&mu](RankContext&) ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.lock(); };
+  EXPECT_TRUE(run_world(GetParam().options(1), lock).ok());
+  WorldOptions second = GetParam().options(1);
+  if (!second.schedule.deterministic()) return;  // a thread of the process could free it
+  const std::string text = run_world(std::move(second), lock).text();
+  EXPECT_THAT(text, testing::AllOf(HasSubstr("rank 0 waits in mutex lock \"m\", locked at world_test.cc:"),
+                                   HasSubstr(" by rank 0 of another world"), testing::Not(HasSubstr("cycle"))));
+}
+
 TEST_P(AttachTest, ARankOfOneWorldDoesNotDetachFromAnother) {
   World world(GetParam().options(1));
   World other(GetParam().options(1));

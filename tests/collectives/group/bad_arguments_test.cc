@@ -602,6 +602,15 @@ TEST_P(BadSetupTest, GroupsOfAWorld) {
     refuses([&] { (void)pg->global_rank(-1); }, "group 2, global_rank: rank is -1, want 0 <= rank < size = 2");
     refuses([&] { pg->new_group({.backend = static_cast<GroupOptions::Backend>(99)}); },
             who + "2.1: GroupOptions::backend has the unknown value 99");
+    refuses([&] { pg->new_group({.rooted = static_cast<GroupOptions::Rooted>(99)}); },
+            who + "2.2: GroupOptions::rooted has the unknown value 99");
+    const ReduceOp::Order unknown{.kind = static_cast<ReduceOp::Order::Kind>(77)};
+    refuses([&] { pg->new_group({.order = unknown}); }, who + "2.3: GroupOptions::order has the unknown value 77");
+    const FakeOptions outputs{.outputs = static_cast<FakeOptions::Outputs>(9)};
+    refuses([&] { pg->new_group({.backend = GroupOptions::Backend::kFake, .fake = outputs}); },
+            who + "2.4: FakeOptions::outputs has the unknown value 9");
+    refuses([&] { pg->set_reduce_order(unknown); },
+            who + "2, set_reduce_order: order of reduction has the unknown kind 77");
     refuses([&] { init_device_mesh(std::shared_ptr<ProcessGroup>(), {2}); },
             "rank -1, mesh [2]: its group is null, want one");
     pg->start_coalescing(CodeSite{"some/train.cc", 12});

@@ -272,6 +272,70 @@ TEST_P(LeftStreamTest, AWaitThatIsDroppedWithItsStreamTakesItsCallBack) {
   EXPECT_THAT(out, ElementsAre(-5, -5));
 }
 
+// A stream that waits for what is on it, or for one that waits for it, is not one that the program has.
+TEST_P(LeftStreamTest, StreamsThatWaitInACircleAreGivenUp) {
+  enum class Circle : uint8_t { kOwnWork, kOwnEvent, kTwo };
+  for (const Circle circle : {Circle::kOwnWork, Circle::kOwnEvent, Circle::kTwo}) {
+    std::vector<float> out(2, 0);
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> in = {1.0F + static_cast<float>(rank.rank())};
+      if (rank.rank() == 1) {
+        {
+          const std::unique_ptr<Stream> first = kind().make(rank, "first");
+          const std::unique_ptr<Stream> second = kind().make(rank, "second");
+          Stream& other = circle == Circle::kTwo ? *second : *first;
+          Work work = pg->all_gather_into_tensor(kind().view(out), kind().view(in), {.stream = first.get()});
+          if (circle != Circle::kOwnEvent) work.block_current_stream(other);
+          if (circle != Circle::kOwnWork) first->wait_event(other.record());
+          rank.sleep_for(absl::Milliseconds(1));  // the streams wait by now
+        }
+        out = {-5, -5};
+        rank.store().set("dropped", "1");
+        rank.sleep_for(absl::Milliseconds(1));
+      } else {
+        rank.store().wait({"dropped"});
+        std::vector<float> all(2);
+        EXPECT_THAT(error_of([&] { pg->all_gather_into_tensor(kind().view(all), kind().view(in)).wait(); }),
+                    HasSubstr("dropped"));
+      }
+    });
+    EXPECT_THAT(out, ElementsAre(-5, -5)) << static_cast<int>(circle);
+  }
+}
+
+// The caller's handle may go, by an exception, too, that the rank catches.
+TEST_P(LeftStreamTest, AWorkThatAnExceptionTakesIsKeptByTheStreamThatWaitsForIt) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    const std::unique_ptr<Stream> comm = kind().make(rank, "comm");
+    const std::unique_ptr<Stream> waiting = kind().make(rank, "waiting");
+    try {
+      Work work = pg->all_reduce(kind().view(x), ReduceOp::kSum, {.stream = comm.get()});
+      work.block_current_stream(*waiting);
+      throw std::runtime_error("caught below");
+    } catch (const std::runtime_error&) {
+    }
+    waiting->synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
+TEST_P(LeftStreamTest, AStreamThatWaitsForAWorkKeepsTheCallsOfAnother) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    const std::unique_ptr<Stream> waiting = kind().make(rank, "waiting");
+    {
+      const std::unique_ptr<Stream> stream = kind().make(rank, "comm");
+      pg->all_reduce(kind().view(x), ReduceOp::kSum, {.stream = stream.get()}).block_current_stream(*waiting);
+    }
+    waiting->synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
 TEST_P(LeftStreamTest, AnEventOrAWorkKeepsTheCallsOfAStreamThatWent) {
   run(2, [&](RankContext& rank) {
     auto pg = init_process_group(rank);

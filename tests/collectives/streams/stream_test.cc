@@ -460,6 +460,22 @@ TEST_P(StreamTest, ACallThatIsDroppedWithItsStreamIsTakenBackAndNoted) {
                                                         "all_gather_into_tensor seq 1 [stream_test.cc:")));
 }
 
+TEST_P(StreamTest, AStreamThatWaitsForAnEventKeepsWhatIsBeforeIt) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())};
+    SimStream last(rank, "last");
+    {
+      SimStream first(rank, "first"), between(rank, "between");
+      (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &first});
+      between.wait_event(first.record());
+      last.wait_event(between.record());
+    }
+    last.synchronize();
+    EXPECT_THAT(x, ElementsAre(3));
+  });
+}
+
 TEST_P(StreamTest, ADescriptionOfTheWorldCallsItByItsName) {
   run(1, [](RankContext& rank) {
     SimStream stream(rank);

@@ -2,16 +2,20 @@
 // ThreadSanitizer leaves out those that have it): their calls are refused by name, and what their destructors,
 // promises and aborts do to the ranks' own is done on the fibers' thread. Under ThreadSanitizer each of these is a race
 // otherwise, and some crashed or hung without it.
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -233,8 +237,9 @@ TEST(ThreadBesideTest, AThreadLearnsOfFailuresWhileTheReportIsWritten) {
 
 // A thread that has acted once need not wait again while the ranks' thread stands in the program's code. A drop of a
 // work that is done is no scheduling point, and changes the rank's list of open outputs, as the thread's acts do.
-TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
-  const RunReport report = run_world(fibers(1), [](RankContext& rank) {
+// Nor is a look at one, or a note.
+RunReport done_works_beside_drops_of_a_thread(void (*act)(RankContext& rank, std::vector<Work>& done)) {
+  return run_world(fibers(1), [act](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<std::vector<float>> x(20'000, std::vector<float>(1)), y(500, std::vector<float>(1));
     std::vector<Work> done, open;
@@ -253,11 +258,68 @@ TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
     });
     while (gone < 5) {
     }
-    done.clear();
+    act(rank, done);
     other.join();
     EXPECT_EQ(gone, 500);
   });
+}
+
+TEST(ThreadBesideTest, DropsOfDoneWorksBesideThoseOfAThread) {
+  const RunReport report =
+      done_works_beside_drops_of_a_thread([](RankContext&, std::vector<Work>& done) { done.clear(); });
   EXPECT_THAT(report.text(), HasSubstr("dropped unfinished"));
+}
+
+TEST(ThreadBesideTest, LooksAtDoneWorksBesideDropsOfAThread) {
+  const RunReport report = done_works_beside_drops_of_a_thread([](RankContext&, std::vector<Work>& done) {
+    for (Work& work : done) EXPECT_TRUE(work.is_completed());
+  });
+  EXPECT_THAT(report.text(), HasSubstr("dropped unfinished"));
+}
+
+TEST(ThreadBesideTest, NotesBesideDropsOfAThread) {
+  const RunReport report = done_works_beside_drops_of_a_thread([](RankContext& rank, std::vector<Work>&) {
+    for (int i = 0; i < 20'000; ++i) rank.world().note(absl::StrCat("note ", i));
+  });
+  const auto with = [&report](std::string_view text) {
+    return std::count_if(report.notes.begin(), report.notes.end(), [text](const std::string& note) {
+      return absl::StrContains(note, absl::string_view(text.data(), text.size()));
+    });
+  };
+  EXPECT_EQ(with("note "), 20'000);
+  EXPECT_EQ(with("dropped unfinished"), 500);
+}
+
+// The parts of a coalesced call end with the whole, or before, though a thread completes that.
+TEST(ThreadBesideTest, APartThatWasWaitedForIsDoneWhoeverCompletesTheWhole) {
+  class Link final : public ProcessGroup {
+   public:
+    Link(RankContext& rank, const std::shared_ptr<const Group>& group) : ProcessGroup(rank, group) {}
+    absl::StatusOr<Work> execute(CollectiveCall&&) override { return promise.work(); }
+    Promise promise;
+  };
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    WorldOptions options = fibers(1);
+    options.schedule = Schedule::seeded(seed);
+    const RunReport report = run_world(options, [ask_parts = seed % 2 == 0](RankContext& rank) {
+      const auto pg = init_process_group(rank, {.make = [](RankContext& of, const std::shared_ptr<const Group>& group) {
+                                           return std::make_shared<Link>(of, group);
+                                         }});
+      std::vector<int32_t> x = {1}, y = {2};
+      pg->start_coalescing();
+      std::vector<Work> parts = {pg->all_reduce(x), pg->all_reduce(y)};
+      Work whole = pg->end_coalescing();
+      const World::OutsideWaker waker(&rank.world().scheduler());
+      std::jthread other([&pg] { static_cast<Link&>(*pg).promise.set_value({}); });
+      if (ask_parts) {
+        for (Work& part : parts) part.wait();
+      } else {
+        whole.wait();
+      }
+      for (Work& part : parts) EXPECT_TRUE(part.is_success());
+    });
+    EXPECT_TRUE(report.ok()) << "seed " << seed << ": " << report.text();
+  }
 }
 
 TEST(ThreadBesideTest, AGroupThatAThreadLetsGoWithCallsThatWereNeverIssued) {

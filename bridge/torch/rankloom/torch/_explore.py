@@ -39,7 +39,7 @@ class Share:
     unseen: list[str]  # exhaustive: what the program did that no search over schedules can vouch for
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Failure(Report):
     """The report of the smallest run that fails, and how it was found."""
 

@@ -61,6 +61,10 @@ class Report:
     run_file: str = ""  # the line that names the file that the run was written to
     _run: Any = dataclasses.field(default=None, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        headline = self.text.partition("\n")[0]
+        return f"<rankloom Report of {len(self.outcomes)} ranks, {self.schedule}: {headline}>"
+
     def flight_records(self, rank: int) -> dict[str, Any]:
         """The last calls of a rank ("entries") and its groups, in the format of PyTorch's flight recorder."""
         return pickle.loads(self.flight[rank])  # type: ignore[no-any-return]
