@@ -81,7 +81,9 @@ class MpiInstallTest(unittest.TestCase):
     def test_by_cmake(self):
         source = self.root / "cmake"
         source.mkdir()
-        (source / "CMakeLists.txt").write_text(CMAKE % SOURCE)
+        # mpi.h would want the library of MPI's C++ bindings.
+        (source / "with_mpi.cc").write_text(f'#include <mpi.h>\n#include "{SOURCE}"\n')
+        (source / "CMakeLists.txt").write_text(CMAKE % "with_mpi.cc")
         prefix = output_of("pkg-config", "--variable=prefix", "rankloom-mpi",
                            env={**os.environ, "PKG_CONFIG_PATH": str(self.packages)}).strip()
         output_of("cmake", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={os.path.realpath(prefix)}",
