@@ -250,7 +250,11 @@ void Job::leave(int rank, std::string_view failure) {
     failed = failed_[static_cast<size_t>(rank)];
     is_last = --running_ == 0;
   }
-  if (is_last && swaps_random_) random_.back()->restore();
+  if (is_last && swaps_random_) {
+    random_.back()->restore();
+    const int from = random_owner_.load(std::memory_order_relaxed);
+    if (from >= 0 && swap_python_random_ && python_hooks().swap_random) python_hooks().swap_random(id_, from, -1);
+  }
   world_->detach(failed);
   {
     const std::lock_guard<std::mutex> lock(mu_);

@@ -334,6 +334,8 @@ PYBIND11_MODULE(_ext, m) {
       "tensor_bytes",
       [](const at::Tensor& tensor) {
         const at::Tensor flat = tensor.detach().cpu().contiguous();
+        if (flat.nbytes() > 0 && flat.const_data_ptr() == nullptr)
+          throw py::type_error("observe: a tensor has no memory of its own, want one with data");
         return py::bytes(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
       },
       py::arg("tensor"));

@@ -1,6 +1,7 @@
 """explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
 import contextvars
+import dataclasses
 import inspect
 import re
 import threading
@@ -8,12 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import launching
 import numpy
 import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
-from rankloom.torch import Fault, FaultPlan
+import torch.distributed._functional_collectives as funcol
+from rankloom.torch import Fault, FaultPlan, _explore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 
 def _store() -> dist.Store:
@@ -136,6 +141,82 @@ def test_what_ranks_share_in_python_is_not_verified() -> None:
         return [*came, int(weights[0])]
 
     assert rankloom.torch.explore(reads, 2).verified
+
+
+@dataclasses.dataclass
+class _Slotted:
+    __slots__ = ("first",)
+    first: int
+
+
+class _Net(torch.nn.Module):
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    @property
+    def size(self) -> int:
+        return 2
+
+
+def test_state_in_slots_functions_and_modules_is_shared_and_classes_that_stay_are_not() -> None:
+    state = _Slotted(-1)
+
+    def slots(rank: int) -> None:
+        if state.first < 0:
+            state.first = rank
+        dist.barrier()
+
+    assert "ranks share and change: state" in rankloom.torch.explore(slots, 2, strategies=["exhaustive"]).summary
+
+    def counts() -> None:
+        counts.calls = getattr(counts, "calls", 0) + 1  # type: ignore[attr-defined]
+        dist.barrier()
+
+    unseen = "ranks share and change: counts (its attributes)"
+    assert unseen in rankloom.torch.explore(counts, 2, strategies=["exhaustive"]).summary
+    large = numpy.zeros(1 << 18)
+
+    def writes(rank: int) -> None:
+        large[rank] += 1
+        launching.marker = rank  # type: ignore[attr-defined]
+        dist.barrier()
+
+    launching.marker = 5  # type: ignore[attr-defined]
+    unseen = "ranks share and change: large, launching.marker"
+    assert unseen in rankloom.torch.explore(writes, 2, strategies=["exhaustive"]).summary
+
+    def right() -> None:
+        _Net()
+        _Slotted(1)
+        dist.barrier()
+
+    for _ in range(3):
+        found = rankloom.torch.explore(right, 2, strategies=["exhaustive"])
+        assert found.verified, found.summary
+
+
+def test_tensors_that_hold_others_are_compared_by_these() -> None:
+    def right(rank: int) -> list[torch.Tensor]:
+        waiting = funcol.all_reduce(torch.ones(4) + rank, "sum", dist.group.WORLD)
+        sharded = DTensor.from_local(torch.ones(2) * rank, init_device_mesh("cpu", (2,)), [Shard(0)])
+        return [waiting, sharded, torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()]
+
+    found = rankloom.torch.explore(right, 2, runs=30)
+    assert found.ok, found.text
+
+    def encoded(tensor: torch.Tensor) -> bytes:
+        parts: list[bytes] = []
+        _explore._encode(tensor, parts, True)
+        return b"".join(parts)
+
+    assert encoded(torch.eye(2).to_sparse()) != encoded((2 * torch.eye(2)).to_sparse())
+    assert encoded(torch.eye(2).to_sparse_csr()) != encoded(torch.eye(2)[[1, 0]].to_sparse_csr())
+    numbers = torch.tensor([1 + 2j])
+    assert encoded(numbers.conj()) != encoded(numbers)
+    assert encoded(numbers.conj()) == encoded(torch.tensor([1 - 2j]))
 
 
 def test_threads_and_named_stores_are_not_verified() -> None:

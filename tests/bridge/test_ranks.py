@@ -12,7 +12,7 @@ import pytest
 import rankloom.torch
 import torch
 import torch.distributed as dist
-from rankloom.torch import _ext
+from rankloom.torch import _ext, _ranks
 
 
 def test_environment_of_a_rank() -> None:
@@ -95,6 +95,31 @@ def test_pythons_random_states_on_request() -> None:
     report = rankloom.torch.run(body, 3, seed=11, swap_random=True)
     report.raise_if_failed()
     assert report.results[0] == report.results[1] == report.results[2]
+
+
+def test_pythons_random_states_begin_alike_and_are_put_back() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def body() -> list[float]:
+        values = []
+        for _ in range(4):
+            values += [random.random(), float(numpy.random.rand())]
+            dist.barrier()
+        return values
+
+    random.seed(5)
+    numpy.random.seed(5)
+    want = [[random.random(), float(numpy.random.rand())] for _ in range(4)]
+    random.seed(5)
+    numpy.random.seed(5)
+    for seed in (1, 2):
+        report = rankloom.torch.run(body, 3, seed=seed, swap_random=True)
+        report.raise_if_failed()
+        assert report.results == [[value for pair in want for value in pair]] * 3
+    assert [random.random(), float(numpy.random.rand())] == want[0]
+    found = rankloom.torch.explore(body, 2, swap_random=True, runs=20)
+    assert found.ok, found.text
+    assert not _ranks._random
 
 
 def test_threads_are_fresh() -> None:

@@ -1,12 +1,66 @@
 """rankloom's own drop-in test class."""
 
+import abc
 import unittest
 
 import pytest
+import rankloom.torch
 import torch
 import torch.distributed as dist
 from cases import run_case
 from rankloom.torch.testing import MultiProcessTestCase, MultiThreadedTestCase, spawn_threads_and_init_comms
+
+
+def test_a_job_that_is_refused_and_a_setup_that_fails_leave_torch_as_it_was() -> None:
+    class Refused(MultiThreadedTestCase):
+        schedule = "nonsense"
+
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_threads()
+
+        def test(self) -> None:
+            pass
+
+    class Fails(Refused):
+        schedule = None
+
+        def setUp(self) -> None:
+            super().setUp()
+            raise RuntimeError("after the ranks began")
+
+        def test(self) -> None:
+            dist.barrier()
+
+    world = dist.distributed_c10d._world
+    for case in (Refused, Fails):
+        result = unittest.TestResult()
+        case("test").run(result)
+        assert len(result.errors) == 1, result
+        assert dist.distributed_c10d._world is world
+        with rankloom.torch.fake_world(0, 2):
+            pass
+
+
+def test_a_class_that_derives_from_ddp_may_be_abstract() -> None:
+    class Abstract(torch.nn.parallel.DistributedDataParallel, abc.ABC):
+        @abc.abstractmethod
+        def name(self) -> str: ...
+
+    class Concrete(Abstract):
+        def name(self) -> str:
+            return "concrete"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract(torch.nn.Linear(1, 1))  # type: ignore[abstract]
+
+    def program() -> None:
+        module = Concrete(torch.nn.Linear(1, 1))
+        module(torch.ones(1, 1)).sum().backward()
+        assert isinstance(module, torch.nn.parallel.DistributedDataParallel)
+        assert not isinstance(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1)), Abstract)
+
+    rankloom.torch.run(program, 2).raise_if_failed()
 
 
 def test_the_class() -> None:

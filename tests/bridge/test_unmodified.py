@@ -160,7 +160,7 @@ def _main(rank, size, out):
 
 def test_spawn():
     out = torch.zeros(2)
-    mp.spawn(_main, args=(2, out), nprocs=2)
+    mp.spawn(_main, (2, out), 2, True, False, "spawn")
     assert out.tolist() == [103.0, 103.0]
 '''
 

@@ -30,6 +30,7 @@
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
 #include "tests/collectives/streams/fake_device.h"
+#include "tests/temp_dir.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -481,7 +482,8 @@ TEST(ExploreOnFibersTest, ATraceIsReplayedByTheSearchThatItBelongsToOnly) {
   const KnownBug& known = bug("racy_counter");
   const ExploreReport found = explore({.world = fibers(2)}, known.bug);
   ASSERT_TRUE(found.failure.has_value()) << found.text();
-  const std::string path = absl::StrCat(testing::TempDir(), "of_one_search.rltrace");
+  const TempDir folder;
+  const std::string path = folder.file("of_one_search.rltrace");
   ASSERT_TRUE(found.failure->report.trace.save(path).ok());
   setenv("RANKLOOM_REPLAY", path.c_str(), 1);
   const ExploreReport other = explore({.world = fibers(2)}, known.fix);

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
+#include "tests/temp_dir.h"
 #include "world/run_data.h"
 
 namespace rankloom {
@@ -22,8 +23,8 @@ using testing::SizeIs;
 
 // The search of a failure of the program, with run files wanted or not.
 RunData::Search search_of(absl::FunctionRef<void(RankContext&)> program, bool files, int* runs = nullptr) {
-  const std::string folder = testing::TempDir() + "futures_test";
-  if (files) setenv("RANKLOOM_REPORT", folder.c_str(), 1);
+  const TempDir folder;
+  if (files) setenv("RANKLOOM_REPORT", folder.file("runs").c_str(), 1);
   const ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers},
                                   .progress = [](const ExploreOptions::Progress&) {}};
   const ExploreReport report = explore(options, [&](RankContext& rank) {

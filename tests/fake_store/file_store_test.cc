@@ -516,11 +516,15 @@ TEST_F(FileStoreTest, AWatchThatIsAlwaysCalledLeavesAWaitItsTimeout) {
     ++calls;
     absl::SleepFor(absl::Milliseconds(2));
   });
-  std::atomic<bool> over = false;
+  std::atomic<bool> over = false, begun = false;
   std::thread other([&] {
     auto store = FileStore::open(path_);
-    for (; !over; absl::SleepFor(absl::Milliseconds(1))) store->add("a", 1);
+    for (; !over; absl::SleepFor(absl::Milliseconds(1))) {
+      store->add("a", 1);
+      begun = true;
+    }
   });
+  while (!begun) std::this_thread::yield();
   EXPECT_EQ(error_of([&] { store->wait({"never"}, absl::Milliseconds(100)); }).kind(), ErrorKind::kTimeout);
   over = true;
   other.join();

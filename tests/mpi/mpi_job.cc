@@ -277,14 +277,18 @@ int run(const std::string& kind, const std::string& folder) {
     }
     if (kind == "kill" && rank.rank() == 1) kill(getpid(), SIGKILL);
     if (kind == "crash" && rank.rank() == 1) raise(SIGSEGV);
+    if (kind.ends_with("tags") && rank.rank() == 1) rank.store().wait({"sent"});
     if (kind == "coalesced_tags" && rank.rank() == 1) {
       pg->start_coalescing();
       Work part = pg->recv(x, 0, 3);
       Work whole = pg->end_coalescing();
       whole.wait(absl::Milliseconds(300));
     }
-    if (kind == "coalesced_tags" && rank.rank() == 0) pg->send(x, 1, 4).wait();
-    if (kind == "tags" && rank.rank() == 0) pg->send(x, 1, 4).wait();
+    if (kind.ends_with("tags") && rank.rank() == 0) {
+      Work work = pg->send(x, 1, 4);
+      rank.store().set("sent", "");
+      work.wait();
+    }
     if (kind == "tags" && rank.rank() == 1) pg->recv(x, 0, 3).wait(absl::Milliseconds(300));
     if (kind == "kill_in_call" && rank.rank() == 1) {
       Work work = pg->all_reduce(x);

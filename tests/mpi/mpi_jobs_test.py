@@ -87,10 +87,10 @@ class JobsTest(unittest.TestCase):
                          r"\[mpi_job.cc:\d+\]\nnobody can free it: the job ends \(WorldOptions::stall_is_fatal\)\n")
 
     def test_the_limit_of_a_job_tells_where_its_processes_are_and_ends_them(self):
-        done = subprocess.run([sys.executable, mpi_job.__file__, "--limit=4", IMPLEMENTATION, "2", PROGRAM, "compute"], text=True,
+        done = subprocess.run([sys.executable, mpi_job.__file__, "--limit=15", IMPLEMENTATION, "2", PROGRAM, "compute"], text=True,
                               timeout=SOON + 60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("mpi_job.py: the job has not ended after 4 s\n", done.stdout)
+        self.assertIn("mpi_job.py: the job has not ended after 15 s\n", done.stdout)
         stacks = done.stdout.split("---- process ")[1:]
         self.assertEqual(len(stacks), 2, done.stdout)
         for text in stacks:  # a machine may allow nobody to attach

@@ -1190,11 +1190,13 @@ TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
   std::string latch = "none";
   std::string condition;
   bool filled_in_time = true;
+  std::atomic<bool> waits{false};
   {
     WorldOptions options = this->options(2);
-    options.stall = absl::Milliseconds(200);
+    options.stall = absl::Milliseconds(500);
     World world(options);
     world.at_end([&] {
+      waits = true;
       soon.wait();
       latch = error_of([&] { never.wait(); }, ErrorKind::kAborted);
       MutexLock lock(&mu);
@@ -1203,14 +1205,14 @@ TEST_P(OutlivesTest, AHookOfTheEndWaitsForOtherThreadsOnly) {
                            ErrorKind::kAborted);
     });
     std::thread other([&] {
-      absl::SleepFor(absl::Milliseconds(20));
+      while (!waits) std::this_thread::yield();
       soon.count_down();
     });
     (void)world.run([](RankContext&) {});
     other.join();
   }
   EXPECT_THAT(latch, AllOf(HasSubstr("Aborted: the world has ended: no rank is left that could end latch wait"),
-                           HasSubstr("and nobody else has in 200ms")));
+                           HasSubstr("and nobody else has in 500ms")));
   EXPECT_FALSE(filled_in_time);
   EXPECT_THAT(condition, HasSubstr("no rank is left that could end condition wait"));
 }

@@ -368,7 +368,7 @@ TEST(StalledTest, ATimeoutSaysForHowLongARankHasComeToNoPoint) {
   std::atomic<bool> stalled{false}, over{false};
   WorldOptions world = {.world_size = 2, .stall = absl::Milliseconds(20)};
   world.on_stall = [&stalled](const std::string& text) {
-    if (text.starts_with("rank 1 ")) stalled = true;
+    if (text.starts_with("rank 1 ") && text.find("store set") != std::string::npos) stalled = true;
   };
   const RunReport report = run_world(world, [&](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -233,13 +233,15 @@ def _either(original: Any, ours: Any) -> Any:
 def _spawn(original: Any) -> Any:
     from rankloom.torch._spawn import spawn
 
-    def either(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, **kwargs: Any) -> Any:
+    def either(
+        fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False, start_method: str = "spawn"
+    ) -> Any:
         if not active or _ext.current() is not None:
-            return original(fn, args, nprocs, join, **kwargs)
+            return original(fn, args, nprocs, join, daemon, start_method)
         if not join:
-            return spawn(fn, args, nprocs, join, seed=seeds[0], **kwargs)
+            return spawn(fn, args, nprocs, join, daemon, start_method, seed=seeds[0])
         for seed in rounds(seeds):
-            spawn(fn, args, nprocs, seed=seed, **kwargs)
+            spawn(fn, args, nprocs, join, daemon, start_method, seed=seed)
         return None
 
     return either

@@ -263,14 +263,48 @@ def _note(name: str, value: Any, known_only: bool) -> None:
     _ext.observe(name, text, bits)
 
 
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def _encode_tensor(value: torch.Tensor, parts: list[bytes], known_only: bool) -> None:
+    if hasattr(value, "trigger_wait"):  # of a functional collective
+        return _encode(value.trigger_wait(), parts, known_only)
+    if hasattr(value, "__tensor_flatten__"):  # a tensor that holds others: a DTensor, say
+        names, _ = value.__tensor_flatten__()
+        parts.append(repr(getattr(value, "placements", "")).encode())
+        for name in names:
+            _encode(getattr(value, name), parts, known_only)
+        return None
+    value = value.detach()
+    if value.is_meta:
+        return None
+    if value.layout == torch.sparse_coo:
+        value = value.coalesce()
+        held = [value.indices(), value.values()]
+    elif value.layout in _COMPRESSED:
+        held = [getattr(value, name)() for name in _COMPRESSED[value.layout]] + [value.values()]
+    elif value.layout == torch.strided:
+        held = [value]
+    else:
+        return None  # of others the shape
+    for tensor in held:
+        parts.append(f"{tensor.dtype} {tuple(tensor.shape)}:".encode())
+        parts.append(_ext.tensor_bytes(tensor.resolve_conj().resolve_neg()))
+    return None
+
+
 def _encode(value: Any, parts: list[bytes], known_only: bool) -> None:
     """Bytes that differ if the value does. Objects that we know nothing about differ by their type only."""
     kind = type(value)
     parts.append(f"{kind.__module__}.{kind.__qualname__}:".encode())
     if isinstance(value, torch.Tensor):
         parts.append(f"{value.layout} {value.dtype} {tuple(value.shape)}:".encode())
-        if value.layout == torch.strided:
-            parts.append(_ext.tensor_bytes(value))
+        _encode_tensor(value, parts, known_only)
     elif isinstance(value, float):
         parts.append(value.hex().encode())  # NaN is NaN, and 0.0 is not -0.0
     elif isinstance(value, (list, tuple)):

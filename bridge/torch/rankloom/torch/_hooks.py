@@ -5,6 +5,7 @@ Hooks on all modules, loss_parallel's handlers, the DistributedDataParallel whos
 
 from __future__ import annotations
 
+import abc
 import collections
 import sys
 import threading
@@ -48,11 +49,17 @@ class _Hooks(collections.OrderedDict[int, Any]):
 _active: dict[tuple[int, int], Any] = {}
 
 
-class _ActivePerRank(type(DistributedDataParallel)):  # type: ignore[misc]
+class _ActivePerRank(abc.ABCMeta):
     """Of DistributedDataParallel: each rank has its own module whose forward runs, by which torch.compile splits what it compiles.
 
-    Ranks that put back the one before theirs would leave another's behind, for good.
+    Ranks that put back the one before theirs would leave another's behind, for good. A class that derives from it may be abstract.
     """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) if "_abc_impl" in vars(cls) else type.__instancecheck__(cls, instance)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) if "_abc_impl" in vars(cls) else type.__subclasscheck__(cls, subclass)
 
     @property
     def _active_ddp_module(cls) -> Any:
@@ -74,7 +81,7 @@ def per_rank() -> None:
             setattr(module, name, _Hooks())
     # The class itself is asked and told, by DDP, by replicate() and by torch.compile.
     if not isinstance(DistributedDataParallel, _ActivePerRank):
-        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[method-assign]
+        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[assignment,method-assign]
 
 
 _loss_mu = threading.Lock()

@@ -721,6 +721,11 @@ def is_callers(filename: str) -> bool:
     return _depth_below(filename, _LIBRARIES) <= _depth_below(filename, _CALLERS)
 
 
+def is_installed(filename: str) -> bool:
+    """Of Python, or of a package that was installed, whoever made it."""
+    return _depth_below(filename, _LIBRARIES) + _depth_below(filename, _CALLERS) > 0
+
+
 def callers_traceback(error: BaseException) -> types.TracebackType | None:
     """From the first frame on that is the caller's; without one, from the first that is not ours.
 
@@ -768,18 +773,20 @@ def _stacks(threads: list[tuple[int, int]]) -> str:
     return "\n".join(parts)
 
 
-_random: dict[tuple[int, int], Any] = {}
+_random: dict[int, dict[int, Any]] = {}  # by job and rank; of rank -1: as they were before the job
 
 
 def _swap_random(job: int, before: int, after: int) -> None:
+    """From rank to rank; before: -1 at first, after: -1 at the end. A rank begins with the state of before the job."""
     numpy = sys.modules.get("numpy")
-    if before >= 0:
-        _random[(job, before)] = (random.getstate(), numpy.random.get_state() if numpy else None)
-    state = _random.pop((job, after), None)
-    if state is not None:
-        random.setstate(state[0])
-        if numpy and state[1] is not None:
-            numpy.random.set_state(state[1])
+    states = _random.setdefault(job, {})
+    states[before] = (random.getstate(), numpy.random.get_state() if numpy else None)
+    state = states.pop(after, None) or states[-1]
+    random.setstate(state[0])
+    if numpy and state[1] is not None:
+        numpy.random.set_state(state[1])
+    if after < 0:
+        del _random[job]
 
 
 _hooks.per_rank()

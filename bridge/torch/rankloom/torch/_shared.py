@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -60,13 +62,16 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             waiting += [getattr(at, "__wrapped__", None), *_defaults(at)]
             if not _ranks.is_callers(at.__code__.co_filename):
                 continue
+            own = {key: value for key, value in vars(at).items() if key != "__wrapped__"}
+            if own:
+                yield f"{at.__name__} (its attributes)", _Members(own)
             for name, value in _variables(at):
                 if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
                     waiting.append(value)
                 elif isinstance(value, type):
                     if _of_caller(value):
                         waiting += [member for member in vars(value).values() if isinstance(member, types.FunctionType)]
-                        yield name, {key: member for key, member in vars(value).items() if not callable(member)}
+                        yield name, _Members({key: member for key, member in vars(value).items() if _is_state(member)})
                 elif not isinstance(value, types.ModuleType):
                     yield name, value
 
@@ -84,9 +89,14 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:
             continue
-    for name in _names(function.__code__):
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
+    names = list(_names(function.__code__))
+    for name in names:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        yield name, value
+        if isinstance(value, types.ModuleType) and not _ranks.is_installed(getattr(value, "__file__", None) or os.__file__):
+            yield from ((f"{name}.{member}", vars(value)[member]) for member in names if member in vars(value))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -102,6 +112,26 @@ def _of_caller(kind: type) -> bool:
     return file is not None and _ranks.is_callers(file)
 
 
+class _Members(dict[str, Any]):
+    """Members of an object, gathered for a mark: which dict it is means nothing."""
+
+
+def _members(value: Any) -> _Members:
+    members = _Members(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for slot in [slots] if isinstance(slots, str) else slots:
+            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                members[slot] = getattr(value, slot)
+    return members
+
+
+def _is_state(member: Any) -> bool:
+    """Of a class: no method, nor what Python itself puts there."""
+    descriptors = (property, classmethod, staticmethod, types.GetSetDescriptorType, types.MemberDescriptorType)
+    return not callable(member) and not isinstance(member, descriptors)
+
+
 def _mark(value: Any, depth: int, left: list[int]) -> Any:
     """Something that differs if the value does, or what it holds. Of objects that are nobody's of the caller's: which one it is."""
     left[0] -= 1
@@ -115,13 +145,14 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, (list, tuple)):
         return (id(value), [_mark(item, depth - 1, left) for item in value[: left[0]]], len(value))
     if isinstance(value, dict):
-        return (id(value), [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]], len(value))
+        marks = [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]]
+        return (0 if isinstance(value, _Members) else id(value), marks, len(value))
     if isinstance(value, (set, frozenset)):
         return (id(value), sorted(repr(_mark(item, 1, left)) for item in list(value)[: left[0]]), len(value))
     if isinstance(value, bytearray):
         return (id(value), bytes(value))
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
-        return (id(value), value.tobytes() if value.nbytes < 1 << 20 else None)
+        return (id(value), value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes()))
     if isinstance(value, torch.nn.Module) or _of_caller(type(value)):
-        return (id(value), _mark(getattr(value, "__dict__", {}), depth - 1, left))
+        return (id(value), _mark(_members(value), depth - 1, left))
     return id(value)

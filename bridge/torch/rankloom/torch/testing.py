@@ -53,6 +53,7 @@ class _Threads(list[_ranks.RankThread]):
     """The threads of one test, with their job: PyTorch's surface passes them around as a list."""
 
     job: _ext.Job
+    joined = False
 
 
 class MultiThreadedTestCase(_Base):
@@ -70,9 +71,9 @@ class MultiThreadedTestCase(_Base):
 
     def _spawn_threads(self) -> None:
         cls = type(self)
-        _ranks.worlds.enter()
         cls.global_store = _ext.make_hash_store()
         cls._job = _ext.Job(self.world_size, cls.schedule, cls.seed, swap_random=cls.swap_random)
+        _ranks.worlds.enter()
         threads = _Threads()
         threads.job = cls._job
         for rank in range(self.world_size):
@@ -86,6 +87,20 @@ class MultiThreadedTestCase(_Base):
             _ranks.worlds.leave()
             raise
         self.threads = threads
+        self.addCleanup(self._end_unjoined, threads)
+
+    def _end_unjoined(self, threads: _Threads) -> None:
+        """After a setUp() that failed, or skipped, behind _spawn_threads(): nobody joins the ranks."""
+        if threads.joined:
+            return
+        threads.joined = True
+        threads.job.abort("setUp() did not end well")
+        try:
+            _ranks.join_threads(threads.job, threads, timeout=common_distributed.TIMEOUT_DEFAULT)
+        finally:
+            _ranks.worlds.leave()
+        while not self.exception_queue.empty():  # all classes have the same
+            self.exception_queue.get()
 
     def run_test_with_threaded_pg(self, test_name: str, rank: int, world_size: int) -> None:
         job = type(self)._job
@@ -113,6 +128,8 @@ class MultiThreadedTestCase(_Base):
     def _join_threads(cls, threads: list[_ranks.RankThread], fn: Any) -> None:
         job = threads.job if isinstance(threads, _Threads) else cls._job
         timeout = common_distributed.TIMEOUT_DEFAULT
+        if isinstance(threads, _Threads):
+            threads.joined = True
         try:
             with _ranks.ending(job, threads):
                 notes = _ranks.join_threads(job, threads, timeout=timeout)
