@@ -261,10 +261,9 @@ TEST_P(RawWaitTest, ARunThatIsStuckBehindARawWaitEndsWhenItsTimeIsUp) {
                  "long\n  ranks 0-1 wait in gate (its helper) [scheduler_fixture.h:"));
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(error_kind(status), ErrorKind::kTimeout);
-    EXPECT_THAT(
-        message(status),
-        StartsWith("stuck for 1s of real time: ranks 0-1 could still act, but came to no scheduling point for "
-                   "that long\n  ranks 0-1 wait in gate (its helper) [scheduler_fixture.h:"));
+    EXPECT_THAT(message(status),
+                StartsWith("stuck for 1s of real time: ranks 0-1 could still act, but came to no scheduling point for "
+                           "that long\n  ranks 0-1 wait in gate (its helper) [scheduler_fixture.h:"));
   }
 }
 
