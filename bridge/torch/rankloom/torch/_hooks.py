@@ -49,24 +49,28 @@ class _Hooks(collections.OrderedDict[int, Any]):
 _active: dict[tuple[int, int], Any] = {}
 
 
-class _ActivePerRank(abc.ABCMeta):
+# Another one where torch has given it one, or where it stands for a class, as in the documentation's build.
+_Meta: Any = abc.ABCMeta if type(DistributedDataParallel) is type else type(DistributedDataParallel)
+
+
+class _ActivePerRank(_Meta):  # type: ignore[misc]
     """Of DistributedDataParallel: each rank has its own module whose forward runs, by which torch.compile splits what it compiles.
 
     Ranks that put back the one before theirs would leave another's behind, for good. A class that derives from it may be abstract.
     """
 
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return super().__instancecheck__(instance) if "_abc_impl" in vars(cls) else type.__instancecheck__(cls, instance)
+    def __instancecheck__(self, instance: Any) -> bool:
+        return super().__instancecheck__(instance) if "_abc_impl" in vars(self) else type.__instancecheck__(self, instance)
 
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return super().__subclasscheck__(subclass) if "_abc_impl" in vars(cls) else type.__subclasscheck__(cls, subclass)
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) if "_abc_impl" in vars(self) else type.__subclasscheck__(self, subclass)
 
     @property
-    def _active_ddp_module(cls) -> Any:
+    def _active_ddp_module(self) -> Any:
         return _active.get(_ext.acts_for())
 
     @_active_ddp_module.setter
-    def _active_ddp_module(cls, ddp: Any) -> None:
+    def _active_ddp_module(self, ddp: Any) -> None:
         if ddp is None:
             _active.pop(_ext.acts_for(), None)
         else:
@@ -81,7 +85,7 @@ def per_rank() -> None:
             setattr(module, name, _Hooks())
     # The class itself is asked and told, by DDP, by replicate() and by torch.compile.
     if not isinstance(DistributedDataParallel, _ActivePerRank):
-        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[assignment,method-assign]
+        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[method-assign]
 
 
 _loss_mu = threading.Lock()
