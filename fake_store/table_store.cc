@@ -205,9 +205,12 @@ absl::StatusOr<StoreReply> TableStore::execute(const StoreCall& call, const Stor
     if (const Task* const task = Task::current(); task != nullptr && task->scheduler != nullptr)
       task->scheduler->asked_outside();
   }
-  // A call that did not come by a method, which checks that.
-  if (call.way.at_point == nullptr && state_.world().foreign()) [[unlikely]]
+  // A call that did not come by a method of this store, which checks that: a store around this one may be of no world.
+  if (call.way.at_point != &store && state_.world().foreign()) [[unlikely]] {
+    CallScope::check(
+        state_.world(), [&] { return called(call); }, /*after_run=*/true);
     CallScope::check_thread(state_.world(), [&] { return called(call); });
+  }
   if (call.way.at_point != &store && call.waits() && call.timeout != absl::ZeroDuration()) [[unlikely]] {
     if (absl::Status come = come_to_point(call); !come.ok()) return come;
   }

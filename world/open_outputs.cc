@@ -90,6 +90,11 @@ bool OpenOutputs::written_beside(const OpenCall& call, absl::Span<const Range> r
          std::any_of(more_.begin(), more_.end(), written_by);
 }
 
+bool OpenOutputs::has(const OpenCall& call) const {
+  RankMutexLock lock(&mu_);
+  return first_.call == &call || (call.place_ < more_.size() && more_[call.place_].call == &call);
+}
+
 void OpenOutputs::remove_if(absl::FunctionRef<bool(const OpenCall&)> gone) {
   RankMutexLock lock(&mu_);
   if (first_.call != nullptr && gone(*first_.call)) first_ = {};

@@ -72,6 +72,7 @@ class OpenOutputs {
       return remove_beside(call);
     first_.call = nullptr;
   }
+  bool has(const OpenCall& call) const;
   // Whether calls beside `call` are open.
   bool others(const OpenCall& call) const {
     RankMutexLock lock(&mu_);

@@ -108,7 +108,7 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
   if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
   if (row.is_collective()) {
     gathered.collectives = true;
-    call.seq = seq_ + 1;
+    call.seq = next_number();
   } else {
     if (!std::exchange(gathered.messages, true)) ++p2p_seq_;
     call.way.message_seq = p2p_seq_;

@@ -100,14 +100,14 @@ std::shared_ptr<const void> corrupt_input(CollectiveCall& call, int rank) {
 class FaultWork final : public WorkState, public std::enable_shared_from_this<FaultWork> {
  public:
   FaultWork(Scheduler* scheduler, int rank, Work inner, std::vector<Fault> faults, FaultInjector* injector,
-            std::string op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
+            const char* op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
             std::optional<TensorView> output)
       : WorkState(scheduler, rank),
         inner_(WorkState::shared(inner)),
         handle_(std::move(inner)),
         faults_(std::move(faults)),
         injector_(*injector),
-        op_(std::move(op)),
+        op_(op),
         group_(std::move(group)),
         seq_(seq),
         aborts_(std::move(aborts)),
@@ -116,6 +116,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     ends_with_whole();   // which is told of its end before it is done
     owns_record(inner_->own_record());
     learned_with(*inner_);
+    opens_outputs_ = has_open_outputs();
   }
 
   void watch() { inner_->when_done(tell(weak_from_this(), &WorkState::complete_with_another)); }
@@ -123,16 +124,17 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override {
     if (settled("wait", code)) return status();  // no fault strikes after the end of the world
     const CallScope call(world_ref(), [&] { return called("wait", code); });
+    const bool writes = writes_output();
     const absl::Status waited = inner_->wait(timeout, timeout_is_default, code);
     if (inner_->is_over()) complete(waited);  // a promise that was not kept in time stays open
     touched_by_strike();
     if (have_struck_.exchange(true)) return waited;  // in another wait, of another thread of the rank
     for (const Fault& fault : faults_) {
-      if (fault.kind == Kind::kCorrupt && !waited.ok()) continue;
+      if (fault.kind == Kind::kCorrupt && !(waited.ok() && writes)) continue;
       injector_.struck(fault);
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;
-      if (fault.kind == Kind::kCorrupt && output_.has_value()) flip_bit(*output_);
+      if (fault.kind == Kind::kCorrupt) flip_bit(*output_);
       if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call", code);
     }
     return waited;
@@ -149,7 +151,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   void await_group_failure() const override { inner_->await_group_failure(); }
   std::vector<TensorView> result() override { return inner_->result(); }
   int source() const override { return inner_->source(); }
-  const char* op() const override { return op_.c_str(); }
+  const char* op() const override { return op_; }
   std::string_view group() const override { return group_; }
   int64_t seq() const override { return seq_; }
 
@@ -164,23 +166,33 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
  private:
   // Ranks that share the work race for the wait that is struck.
   void touched_by_strike() const;
+  // Whether a corrupt call may flip a bit of its output. Once the rank has learned of the end in another way than by a
+  // wait, the output is its own memory.
+  bool writes_output() const;
 
   const std::shared_ptr<WorkState> inner_;
   Work handle_;  // on the inner work, as long as there is one on this
   const std::vector<Fault> faults_;
   std::atomic<bool> have_struck_ = false;
   FaultInjector& injector_;
-  const std::string op_;
+  const char* const op_;  // as a scheduling point has it: lives as long as the process
   const std::string group_;
   const int64_t seq_;
   const std::shared_ptr<ProcessGroup> aborts_;
   const std::optional<TensorView> output_;  // whose bit a corrupt call flips
+  bool opens_outputs_ = false;              // by a group of rankloom's; another's work does not say when they are free
 };
 
 // No signal: a wait needs the end of the call, not the strike of another wait.
 [[gnu::noinline]] void FaultWork::touched_by_strike() const {
   if (StepRecord* const record = object() != 0 ? this->record() : nullptr; record != nullptr)
     record->access(object(), Access::kWrite);
+}
+
+[[gnu::noinline]] bool FaultWork::writes_output() const {
+  if (!output_.has_value()) return false;
+  uses_memory_of(world_ref(), rank());
+  return !opens_outputs_ || outputs_are_open();
 }
 
 }  // namespace

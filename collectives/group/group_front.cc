@@ -123,24 +123,26 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
                                   ", want the rank's own handle"));
     }
   }
-  call.seq = numbered ? seq_ + 1 : -1;
+  call.seq = numbered ? next_number() : -1;
   if (shut_down_ || coalescing_ != nullptr) [[unlikely]] {
+    if (shut_down_) refuse_shut_down(call, memo);
     if (memo != nullptr) *memo = {};  // the call does not stay
-    if (!shut_down_) return gather_call(call, options, code);
-    fail(call, make_error(ErrorKind::kAborted, who(call), "the group was shut down, want no call after shutdown()",
-                          site_place(Site{.code = code})));
+    return gather_call(call, options, code);
   }
   if (scheduler_ != nullptr) {
     scheduler_->point(
         Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
-    // Another task of the rank, a callback, may have made a call meanwhile.
-    if (numbered) call.seq = seq_ + 1;
+    // Another task of the rank, a callback, may have made a call meanwhile, or have left the group.
+    if (numbered) call.seq = next_number();
+    if (shut_down_) [[unlikely]]
+      refuse_shut_down(call, memo);
   }
   if (memo == nullptr || !memo->again || memo->terms != terms_) prepare(call, options, memo);
+  const int64_t number = call.seq;
   if (numbered) {
-    seq_ = call.seq;
+    take(number);
   } else if (call.op != OpType::kCoalesced) {
     call.way.message_seq = ++p2p_seq_;
   }
@@ -149,7 +151,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   absl::StatusOr<Work> work =
       call.stream == nullptr ? handle_.execute(std::move(call)) : issue_on_stream(std::move(call));
   if (!work.ok()) [[unlikely]]
-    end_refused(row.op, code, numbered, record_id, work.status());
+    end_refused(row.op, code, number, record_id, work.status());
   if (record_id >= 0) {
     WorkState* const state = WorkState::of(*work);
     if (state == nullptr || state->own_record() != record_id) [[unlikely]]
@@ -218,14 +220,18 @@ Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options
   const OpRow& row = op_row(call.op);
   const bool numbered = row.is_collective();
   call.code = code;
-  call.seq = numbered ? seq_ + 1 : -1;
+  call.seq = numbered ? next_number() : -1;
   scheduler_->point(Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq});
   if (scheduler_->aborted()) [[unlikely]]
     fail(call, scheduler_->abort_cause());
+  if (shut_down_) [[unlikely]]
+    refuse_shut_down(call, place.memo);
   if (place.memo->terms != terms_) [[unlikely]]
     prepare(call, options, place.memo);
+  const int64_t number = numbered ? next_number() : -1;
   if (numbered) {
-    call.seq = ++seq_;
+    call.seq = number;
+    take(number);
   } else {
     call.way.message_seq = ++p2p_seq_;
   }
@@ -233,7 +239,7 @@ Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options
   const int64_t record_id = call.way.record_id;
   Work work;
   if (absl::Status executed = places_->execute_again(place, &work); !executed.ok()) [[unlikely]]
-    end_refused(row.op, code, numbered, record_id, executed);
+    end_refused(row.op, code, number, record_id, executed);
   return work;
 }
 
@@ -281,16 +287,27 @@ void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status
 }
 
 // Not inlined: the call that it makes would take hundreds of bytes of each waiting rank's stack.
-[[gnu::noinline]] void GroupFront::end_refused(OpType op, CodeSite code, bool numbered, int64_t record_id,
+[[gnu::noinline]] void GroupFront::end_refused(OpType op, CodeSite code, int64_t number, int64_t record_id,
                                                const absl::Status& status) {
   CollectiveCall failed;  // the call itself was moved away
   failed.op = op;
   failed.code = code;
-  failed.seq = numbered ? seq_ : -1;
+  failed.seq = number;
   // The call did not happen: the next one takes its number.
-  if (numbered && error_kind(status) == ErrorKind::kInvalidArgument) --seq_;
+  if (number >= 0 && error_kind(status) == ErrorKind::kInvalidArgument) give_back(number);
   if (record_id >= 0) internal::close_record(*rank_state_, record_id, scheduler_->now_ns(), /*ok=*/false);
   fail(failed, status);
+}
+
+void GroupFront::give_back(int64_t number) {
+  given_back_.insert(std::upper_bound(given_back_.begin(), given_back_.end(), number), number);
+  for (; !given_back_.empty() && given_back_.back() == seq_; --seq_) given_back_.pop_back();
+}
+
+[[gnu::noinline]] void GroupFront::refuse_shut_down(const CollectiveCall& call, CallMemo* memo) const {
+  if (memo != nullptr) *memo = {};  // the call does not stay
+  fail(call, make_error(ErrorKind::kAborted, who(call), "the group was shut down, want no call after shutdown()",
+                        site_place(Site{.code = call.code})));
 }
 
 [[gnu::noinline]] int64_t GroupFront::record_anew(const CollectiveCall& call, const FlightNumbers& numbers,

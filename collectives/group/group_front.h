@@ -128,8 +128,22 @@ class GroupFront : public Kept {
   // Closes the flight record of a call with its work, which does not do so itself; at once, if there is none or it is
   // done.
   void close_record(int64_t record_id, WorkState* work);
-  // execute() did not take the call: takes its number and record back, and throws.
-  [[noreturn]] void end_refused(OpType op, CodeSite code, bool numbered, int64_t record_id, const absl::Status& status);
+  // The next collective's number, which take() makes the last one; give_back(): the call that took a number did not
+  // happen. Another task of the rank may have made calls behind that one, which keep theirs.
+  int64_t next_number() const { return given_back_.empty() ? seq_ + 1 : given_back_.front(); }
+  void take(int64_t number) {
+    if (given_back_.empty()) [[likely]] {
+      seq_ = number;
+    } else {
+      given_back_.erase(given_back_.begin());
+    }
+  }
+  void give_back(int64_t number);
+  // execute() did not take the call: takes its number (-1: none) and record back, and throws.
+  [[noreturn]] void end_refused(OpType op, CodeSite code, int64_t number, int64_t record_id,
+                                const absl::Status& status);
+  // The member has left the group, before the call or while that stood at its scheduling point.
+  [[noreturn]] void refuse_shut_down(const CollectiveCall& call, CallMemo* memo) const;
   // The call breaks a rule of its operation.
   [[noreturn]] void refuse_arguments(const CollectiveCall& call, const absl::Status& checked) const;
   // The member has done with the group and those made from it.
@@ -144,7 +158,8 @@ class GroupFront : public Kept {
   int rank_;  // const, but for become()
   const int size_;
   CallPlaces* places_ = nullptr;
-  int64_t seq_ = 0;                                    // of collectives
+  int64_t seq_ = 0;                                    // of collectives: the highest that was taken
+  std::vector<int64_t> given_back_;                    // numbers below, which nobody has; ascending
   int64_t p2p_seq_ = 0;                                // of sends and recvs
   int64_t op_id_ = 0;                                  // of all calls
   int child_count_ = 0;                                // groups made from this one that were given no name

@@ -148,6 +148,12 @@ class WorkState : public OpenCall {
   // A thread beside fibers that completed the whole may have left the part to a step of theirs: does that now, if the
   // whole is over.
   bool completed_with_whole();
+  // Whether the rank has not learned of the call's end by any of the works that stand for the call. For a task of the
+  // world; the list is memory of the work's rank.
+  bool outputs_are_open() const {
+    const OpenOutputs* const list = open_in_.load(std::memory_order_acquire);
+    return list != nullptr && list->has(*open_call_);
+  }
   bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
   std::string open_text() const override;
 

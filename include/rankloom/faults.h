@@ -30,7 +30,8 @@ struct Fault {
     kBefore,  // a crash, hang or store timeout keeps the call from having any effect; after others the call goes on
     kInside,  // the call is on its way, the peers have seen it, and it is not done; of a store: as kBefore. In the free
               // gear the rank that comes last completes a call at once: it is done for the peers then
-    kAfter,   // the call is done; for an asynchronous call, when its wait() returns
+    kAfter,   // the call is done; for an asynchronous call, when its wait() returns. Outputs that were the rank's own
+              // again before, since it had asked is_completed() or destroyed the group, are not corrupted
   };
 
   Kind kind = Kind::kCrash;

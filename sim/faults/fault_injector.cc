@@ -214,7 +214,7 @@ std::vector<std::string> FaultInjector::missed() const {
     const int64_t most = matched_[i].calls.empty() ? 0 : *absl::c_max_element(matched_[i].calls);
     std::string why;
     if (!matched_[i].due.empty()) {
-      why = "its call failed, or nobody waited for it";
+      why = "its call failed, nobody waited for it, or only after the rank had learned that it was done";
     } else if (most == 0) {
       why = absl::StrCat("it fits no call; there were ", ops_.empty() ? "none" : absl::StrJoin(ops_, ", "));
     } else if (fault.nth == 0 || fault.nth > most) {

@@ -66,6 +66,18 @@ Program written(int ranks, std::function<std::string(RankContext&)> program, Cod
           }};
 }
 
+// The calls of this group are done when the program says so.
+class PromisedGroup final : public ProcessGroup {
+ public:
+  PromisedGroup(RankContext& rank, std::shared_ptr<const Group> group, Promise promise)
+      : ProcessGroup(rank, std::move(group)), promise_(std::move(promise)) {}
+  std::string backend_name() const override { return "promised"; }
+  absl::StatusOr<Work> execute(CollectiveCall&& /*call*/) override { return promise_.work(); }
+
+ private:
+  const Promise promise_;
+};
+
 std::string kind_of(const DistError& error) { return std::string(error_kind_name(error.kind())); }
 
 // A rank drops its call while an exception unwinds, before the other rank has called or after, or too late.
@@ -412,6 +424,41 @@ std::vector<Shown> shown() {
         });
         return outcome_of(std::move(report), seen);
       }};
+  // A wait by another rank flips a bit in memory of the rank whose call it was. Of a group of rankloom's the wait tells
+  // of that memory in another place, too: the outputs are the rank's again.
+  const Program corrupted_by_other = {
+      "a call of which another rank waits\n", [](const Schedule& schedule, const RunHooks& hooks) {
+        std::vector<std::string> seen(2);
+        WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers, .schedule = schedule, .seed = 1};
+        options.faults = {{.kind = Fault::Kind::kCorrupt, .rank = 0, .op = "all_reduce", .when = Fault::When::kAfter}};
+        RunReport report = WorldState::make(options, hooks)->run([&](RankContext& rank) {
+          static Work shared;
+          std::vector<float> x = {1};
+          if (rank.rank() == 0) {
+            Promise promise;
+            const auto make = [promise](RankContext& self, const std::shared_ptr<const Group>& group) {
+              return std::make_shared<PromisedGroup>(self, group, promise);
+            };
+            shared = init_process_group(rank, {.make = make, .ranks = {0}})->all_reduce(x);
+            promise.set_value();
+            rank.store().set("ready", "");
+            rank.store().get("begun");
+            rank.yield();
+            seen[0] = absl::StrCat(x[0]);
+          } else {
+            rank.store().get("ready");
+            rank.store().set("begun", "");
+            rank.yield();
+            shared.wait();
+          }
+          rank.store().add("done", 1);
+          if (rank.rank() == 0) {
+            while (rank.store().add("done", 0) < 2) rank.yield();
+            shared = Work();
+          }
+        });
+        return outcome_of(std::move(report), seen);
+      }};
   const Program warned = written(2, [](RankContext& rank) -> std::string {
     if (rank.rank() == 1) {
       rank.sleep_for(ms(1));
@@ -708,6 +755,7 @@ std::vector<Shown> shown() {
       {"write: World::forget_on_abort", forgotten(/*at_end=*/false)},
       {"write: World::forget_at_end", forgotten(/*at_end=*/true)},
       {"write: FaultWork::touched_by_strike", struck},
+      {"write: FaultWork::writes_output", corrupted_by_other},
       {"write: SimStream::status", stream_fails},
       {"write: WorkState::forget_outputs", learned_by_other},
       {"commute: PartWork::issued", other_rank_waits},

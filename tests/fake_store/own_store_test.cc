@@ -410,5 +410,44 @@ TEST(OwnStoreTest, AnExceptionOfAWatchEndsOutsideOfTheStoresLock) {
   EXPECT_GE(ended, 3);
 }
 
+// Passes all on to a store of some world, and is itself of none, so that anybody may call it.
+class OpenStore final : public Store {
+ public:
+  explicit OpenStore(Store& store) : store_(store) {}
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override { return store_.execute(call); }
+  std::string_view kind() const override { return "OpenStore"; }
+
+ private:
+  Store& store_;
+};
+
+// A task of another world, whose rank neither the plan of the store's world knows nor its table's locks.
+TEST(OwnStoreTest, AStoreOfNoWorldLetsNoTaskOfAnotherWorldIn) {
+  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+    for (const bool faults : {true, false}) {
+      WorldOptions options{.world_size = 1, .engine = engine};
+      if (faults) options.faults = {{.kind = Fault::Kind::kDelay, .rank = 0, .op = "store get", .nth = 99}};
+      int refused = 0;
+      const RunReport report = run_world(options, [&](RankContext& rank) {
+        OpenStore store(rank.store());
+        store.set("a", "1");
+        const RunReport inner = run_world({.world_size = 64, .engine = EngineKind::kFibers}, [&](RankContext&) {
+          const DistError error = error_of([&] { store.get("a"); });
+          EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+          EXPECT_THAT(
+              error.what(),
+              HasSubstr(
+                  " of an inner world used the outer world's HashStore in store get: want one of its own world ["));
+          ++refused;
+        });
+        EXPECT_TRUE(inner.ok()) << inner.text();
+        EXPECT_EQ(store.get("a"), "1");
+      });
+      EXPECT_TRUE(report.ok()) << report.text();
+      EXPECT_EQ(refused, 64);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -20,6 +20,7 @@
 #include "rankloom/process_group.h"
 #include "rankloom/records.h"
 #include "rankloom/stream.h"
+#include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"
@@ -719,6 +720,79 @@ TEST(FlightRecordSplitsTest, OfAListOfVeryManyTensorsHaveNoSplits) {
     EXPECT_TRUE(call.in_splits.empty());
     EXPECT_TRUE(call.out_splits.empty());
   }).throw_if_failed();
+}
+
+// A call that stands at its scheduling point while the rank's main task leaves the group is one after shutdown(). With
+// one member nothing else could refuse the call.
+TEST_P(GroupsTest, ACallThatWaitsForItsTurnWhileTheGroupIsDestroyedIsRefused) {
+  int refused = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    WorldOptions options = this->options(1);
+    if (deterministic()) options.schedule = Schedule::seeded(seed);
+    options.keep_run = true;
+    const RunReport report = run_world(std::move(options), [this, &refused](RankContext& rank) {
+      auto pg = init_process_group(rank)->new_group({0});
+      Latch done(1);
+      rank.world().spawn_helper([pg, &done, &refused]() mutable {
+        std::vector<float> x = {1};
+        try {
+          for (int i = 0; i < 3; ++i) pg->all_reduce(x).wait();
+        } catch (const DistError& error) {
+          ++refused;
+          EXPECT_EQ(error.kind(), ErrorKind::kAborted);
+          // One that shutdown() did not see any more has been made before the rank left.
+          EXPECT_THAT(error.what(), AnyOf(HasSubstr(": the group was shut down, want no call after shutdown()"),
+                                          StartsWith("Aborted: all members have left group ")));
+        }
+        pg.reset();
+        done.count_down();
+      });
+      if (!deterministic()) done.wait();  // a handle is one thread's at a time
+      destroy_process_group(pg);
+      pg.reset();
+      done.wait();
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
+  EXPECT_EQ(refused > 0, deterministic());
+}
+
+// The number of a call that was refused is that of the next one, though a helper has made another call meanwhile.
+TEST_P(GroupsTest, TheNumberOfARefusedCallIsTakenByTheNext) {
+  if (!deterministic()) return;  // a handle is one thread's at a time
+  WorldOptions options = this->options(2);
+  options.faults = {
+      {.kind = Fault::Kind::kDelay, .rank = 0, .op = "all_reduce", .seq = 1, .by = absl::Milliseconds(300)}};
+  const RunReport report = run_world(std::move(options), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {static_cast<float>(2 + rank.rank())};
+    std::vector<float> y = {static_cast<float>(5 + rank.rank())};
+    if (rank.rank() == 1) {
+      pg->all_reduce(y).wait();
+      pg->all_reduce(x).wait();
+    } else {
+      Work second;
+      Latch made(1);
+      rank.world().spawn_helper([&] {
+        rank.sleep_for(absl::Milliseconds(100));  // while the first call is delayed
+        second = pg->all_reduce(x);
+        made.count_down();
+      });
+      EXPECT_THAT([&] { pg->all_reduce(x).wait(); },
+                  ThrowsDistError(ErrorKind::kInvalidArgument,
+                                  HasSubstr("all_reduce seq 1: its output overlaps that of all_reduce seq 2")));
+      made.wait();
+      EXPECT_EQ(pg->sequence_number(), 2);
+      pg->all_reduce(y).wait();  // as the first
+      second.wait();
+    }
+    EXPECT_EQ(x[0], 5);
+    EXPECT_EQ(y[0], 11);
+    EXPECT_EQ(pg->sequence_number(), 2);
+    EXPECT_EQ(sum_over(*pg, 1), 2);
+    EXPECT_EQ(pg->sequence_number(), 3);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
 }
 
 }  // namespace
