@@ -1,8 +1,11 @@
 """explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
+import collections
 import contextvars
 import dataclasses
+import functools
 import inspect
+import itertools
 import re
 import threading
 import time
@@ -196,6 +199,106 @@ def test_state_in_slots_functions_and_modules_is_shared_and_classes_that_stay_ar
     for _ in range(3):
         found = rankloom.torch.explore(right, 2, strategies=["exhaustive"])
         assert found.verified, found.summary
+
+
+_came: list[int] = []
+
+
+class _Base:
+    came: list[int] = []  # noqa: RUF012 (ranks share it, as the test wants)
+
+
+class _Log(_Base):
+    def __init__(self) -> None:
+        self.log: list[int] = []
+
+    def __call__(self, rank: int) -> None:
+        self.log.append(rank)
+        dist.barrier()
+
+    def method(self, rank: int) -> None:
+        self.came.append(rank)
+        dist.barrier()
+
+    @classmethod
+    def of_class(cls, rank: int) -> None:
+        cls.came.append(rank)
+        dist.barrier()
+
+    def by_a_global(self, rank: int) -> None:
+        _came.append(rank)
+        dist.barrier()
+
+
+_log = _Log()
+
+
+def _by_a_method(rank: int) -> None:
+    _log.by_a_global(rank)
+
+
+def _twice() -> Callable[[int], None]:
+    """Two functions that each have a variable of the same name; only the first one's changes."""
+
+    def keeps(state: list[int]) -> Callable[[int], None]:
+        def keep(rank: int) -> None:
+            if state:
+                state.append(rank)
+
+        return keep
+
+    first, second = keeps([0]), keeps([])
+
+    def both(rank: int) -> None:
+        first(rank)
+        second(rank)
+        dist.barrier()
+
+    return both
+
+
+def _calls(rank: int, function: Callable[[int], Any]) -> None:
+    function(rank)
+    dist.barrier()
+
+
+def _by_a_default(rank: int, function: Callable[[int], None] = _came.append) -> None:
+    _calls(rank, function)
+
+
+def _appends(value: Any) -> Callable[[int], None]:
+    def appends(rank: int) -> None:
+        value.append(rank)
+
+    return appends
+
+
+def _counts(value: Any) -> Callable[[int], None]:
+    def counts(rank: int) -> None:
+        next(value)
+        dist.barrier()
+
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (_Log(), "_Log (self)"),
+        (_Log().method, "_Base"),
+        (_Log.of_class, "_Base"),
+        (_by_a_method, "_came"),
+        (_twice(), "state"),
+        (functools.partial(_calls, function=_appends([])), "value"),
+        (functools.partial(_calls, function=_appends(collections.deque())), "value"),
+        (_by_a_default, "list (self)"),
+        (_counts(itertools.count()), "value"),
+    ],
+    ids=["object", "method", "classmethod", "global object", "same name", "argument", "deque", "default", "counter"],
+)
+def test_shared_state_is_found_where_programs_have_it(program: Callable[[int], None], names: str) -> None:
+    found = rankloom.torch.explore(program, 2, strategies=["exhaustive"])
+    assert f"not verified because of: variables of Python that ranks share and change: {names})" in found.summary
 
 
 def test_tensors_that_hold_others_are_compared_by_these() -> None:

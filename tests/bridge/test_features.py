@@ -2,6 +2,7 @@
 
 import inspect
 import pathlib
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -221,6 +222,67 @@ def test_join(seed: int | None) -> None:
         return steps
 
     assert results(body, 3, seed=seed) == [[2.0], [2.0, 2.5], [2.0, 2.5, 3.0]]
+
+
+def test_join_with_a_hook(seed: int | None) -> None:
+    """A rank that has joined has its hook called outside of a backward pass."""
+
+    def body(rank: int) -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        model.register_comm_hook(None, allreduce_hook)
+        steps = []
+        with model.join():
+            for _ in range(rank + 1):
+                model.zero_grad()
+                model(torch.tensor([[rank + 1.0]])).sum().backward()
+                steps.append(model.module.weight.grad.item())
+        return steps
+
+    # The hook divides by all ranks.
+    assert results(body, 2, seed=seed) == [[1.5], [1.5, 1.0]]
+
+
+def test_fsdp_gathers_the_optimizers_state(seed: int | None) -> None:
+    """torch measures that in a set of a class, which several ranks of a process would each add to and remove from."""
+
+    def body(rank: int) -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model = FullyShardedDataParallel(nn.Linear(4, 8), device_id=torch.device("cpu"))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.full((1, 4), rank + 1.0)).sum().backward()
+        optimizer.step()
+        state = FullyShardedDataParallel.optim_state_dict(model, optimizer)["state"]
+        # A step of Adam keeps a tenth of the gradient: the mean of the inputs.
+        return {name: value["exp_avg"].unique().tolist() for name, value in state.items()} if rank == 0 else None
+
+    whole = results(body, 2, seed=seed)[0]
+    assert {name: [round(number, 4) for number in numbers] for name, numbers in whole.items()} == {"weight": [0.15], "bias": [0.1]}
+
+
+def test_the_configuration_names_the_backend_that_was_asked_for() -> None:
+    first, second = results(lambda rank: dist.get_backend_config(), 2, backend="gloo")
+    assert first == second and "cpu:gloo" in first and "rankloom" not in first
+
+
+def test_context_managers_that_ranks_leave_in_any_order_leave_the_process_as_it_was() -> None:
+    before = list(warnings.filters), warnings.showwarning, torch.backends.cuda.flash_sdp_enabled(), torch.get_default_dtype()
+
+    def body(rank: int) -> Any:
+        with warnings.catch_warnings(record=True), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH), \
+                torch.autograd.set_detect_anomaly(True):
+            torch.set_default_dtype(torch.float64)
+            dist.barrier()
+            warnings.simplefilter("ignore")
+            dist.barrier()
+
+    results(body, 3, seed=None)
+    now = list(warnings.filters), warnings.showwarning, torch.backends.cuda.flash_sdp_enabled(), torch.get_default_dtype()
+    assert now == before and not torch.is_anomaly_enabled()
+    with pytest.warns(UserWarning, match="is it shown"):
+        warnings.warn("is it shown", stacklevel=1)
 
 
 def test_zero_redundancy(seed: int | None) -> None:

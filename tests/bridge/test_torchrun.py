@@ -1,6 +1,7 @@
 """Scripts for torchrun, as they are, with ranks as threads of one process."""
 
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -224,6 +225,51 @@ def test_a_signal_handler_is_kept_and_told(tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, BAD.replace("WHAT", what), "--nproc-per-node=2")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("rankloom: rank 1 sets a handler of SIGTERM: kept, but no signal comes to a rank") == 2, done.stderr
+
+
+EXITS = """
+import atexit, os, signal, sys
+import torch.distributed as dist
+
+def bye():
+    dist.destroy_process_group()
+
+def bad():
+    raise ValueError("in atexit")
+
+dist.init_process_group("gloo")
+atexit.register(print, "last")
+atexit.register(bad)
+atexit.register(bye)
+rank = dist.get_rank()
+dist.barrier()
+bye()
+atexit.unregister(bye)
+assert sys.stdout.encoding.lower() == "utf-8" and sys.stdout.errors and "ä".encode(sys.stdout.encoding)
+assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+signal.signal(signal.SIGUSR1, bye)
+assert signal.getsignal(signal.SIGUSR1) is bye
+sys.stdout = os.fdopen(sys.stdout.fileno(), "w", buffering=1)
+print("of its own stream")
+sys.stdout = sys.__stdout__
+"""
+
+
+def test_what_a_script_registers_for_the_exit_and_sets_of_its_streams(tmp_path: pathlib.Path) -> None:
+    for options in ([], ["--seed=3"]):
+        done = launch_text(tmp_path, EXITS, "--nproc-per-node=2", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("of its own stream") == 2, done.stdout + done.stderr
+        assert done.stdout.count("last") == 2, done.stdout + done.stderr
+        assert done.stderr.count("Exception ignored in atexit callback: <function bad at ") == 2, done.stderr
+        assert done.stderr.count("ValueError: in atexit") == 2, done.stderr
+
+
+def test_standalone_is_told_of_what_is_ignored_beside_it(tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, "pass", "--standalone", "--max-restarts=3", "--nproc-per-node=1")
+    assert done.returncode == 0, done.stderr
+    assert "rankloom: --max-restarts is ignored: a run that fails is told, not repeated" in done.stderr
+    assert "rdzv" not in done.stderr
 
 
 def test_input_is_one_ranks_at_a_time(tmp_path: pathlib.Path) -> None:
@@ -644,6 +690,26 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path) -> None:
     assert "rank 1 failed: KeyError: 'lost'\nrank 0 stopped for it\n" in bad.stderr and "RANKLOOM_SEED=4" in bad.stderr, bad.stderr
 
 
+class _Trainer:
+    """With state, of which processes have a copy each."""
+
+    def __init__(self) -> None:
+        self.rank = -1
+
+    def worker(self, rank: int, ranks: int) -> None:
+        assert self.rank == -1
+        self.rank = rank
+        dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method="tcp://localhost:29556")
+        dist.barrier()
+        assert self.rank == rank
+
+    __call__ = worker
+
+
+def _works(trainer: _Trainer, rank: int, ranks: int) -> None:
+    trainer.worker(rank, ranks)
+
+
 def test_what_spawn_gives_and_raises() -> None:
     shared, plain = torch.zeros(2), [0]
 
@@ -654,6 +720,12 @@ def test_what_spawn_gives_and_raises() -> None:
 
     assert rankloom.torch.spawn(adds, (shared, plain), nprocs=2, seed=1) is None
     assert shared.tolist() == [1, 2] and plain == [0]
+
+    trainer = _Trainer()
+    rankloom.torch.spawn(trainer.worker, (2,), nprocs=2, seed=1)
+    rankloom.torch.spawn(trainer, (2,), nprocs=2)
+    rankloom.torch.spawn(functools.partial(_works, trainer), (2,), nprocs=2)
+    assert trainer.rank == -1
 
     def leaves(rank: int, code: int) -> None:
         dist.init_process_group("gloo", rank=rank, world_size=2, init_method="tcp://localhost:29555")

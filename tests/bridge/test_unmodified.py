@@ -327,6 +327,37 @@ def test_exceptions_keep_their_processes(tmp_path: pathlib.Path, pattern: str) -
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
+MISSING_WAIT = '''
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class Wrong(MultiProcessTestCase):
+    @property
+    def world_size(self):
+        return 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_wait(self):
+        dist.init_process_group("gloo", store=dist.FileStore(self.file_name, 2), rank=self.rank, world_size=2)
+        x = torch.ones(1)
+        work = dist.all_reduce(x, async_op=True)
+        assert x.item() == 2
+        work.wait()
+'''
+
+
+def test_the_command_of_a_run_by_seeds_repeats_it_on_threads(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, MISSING_WAIT, "--rankloom-seeds=2", "test_it.py")
+    told = re.search(r"run it again: (.*)\n", done.stdout)
+    assert told is not None and " --rankloom " in told[1] and "--rankloom-seeds" not in told[1], done.stdout
+    again = subprocess.run(["sh", "-c", told[1]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "1 failed in" in again.stdout and " failed: AssertionError: assert n" in again.stdout, again.stdout + again.stderr
+
+
 def test_a_wrong_number_of_seeds(tmp_path: pathlib.Path) -> None:
     done = run_pytest(tmp_path, EXCEPT, "--rankloom-seeds=-1", "test_it.py")
     assert done.returncode == 4 and "--rankloom-seeds is -1, want 0 or more" in done.stderr

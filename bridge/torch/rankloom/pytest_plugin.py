@@ -229,6 +229,8 @@ def _command(item: pytest.Item) -> str:
             next(arguments, None)
         elif argument not in places and argument not in _ALONE and argument.split("=")[0] not in _SELECTS:
             kept.append(argument)
+    if "--rankloom" not in kept and any(str(one).startswith("--rankloom-seeds") for one in config.invocation_params.args):
+        kept.insert(0, "--rankloom")  # which the other option implied
     # By hand: Config.cwd_relative_nodeid() takes a string or an object, by pytest's version.
     path, colons, name = item.nodeid.partition("::")
     place = os.path.relpath(config.rootpath / path, config.invocation_params.dir)

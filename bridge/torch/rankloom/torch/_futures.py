@@ -98,7 +98,9 @@ def _of_hook(register: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)
         def complete_in_time(state: Any, bucket: Any) -> Any:
             future = hook(state, bucket)
-            if isinstance(future, _Future) and _ext.scheduled() and not _originals["done"](future):
+            # Outside of a backward pass, as of a rank that has joined, the reducer asks the future itself.
+            in_backward = torch._C._current_graph_task_id() != -1
+            if in_backward and isinstance(future, _Future) and _ext.scheduled() and not _originals["done"](future):
                 # Before the reducer's own, which comes once all buckets have their future.
                 Variable._execution_engine.queue_callback(functools.partial(settle, future))
             return future

@@ -92,7 +92,25 @@ _loss_mu = threading.Lock()
 _loss_users = 0
 
 
-def count_loss_parallel() -> None:
+class _Unwatched(set[Any]):
+    """A name of each part that FSDP measures at the moment: a set of the class, in which ranks would find each other's."""
+
+    def add(self, _element: Any) -> None:
+        pass
+
+    def remove(self, _element: Any) -> None:
+        pass
+
+
+def adapt() -> None:
+    """Adapts to ranks the state that torch's modules keep once for a process. Of those that are imported; idempotent."""
+    _count_loss_parallel()
+    profiler = getattr(sys.modules.get("torch.distributed.fsdp._debug_utils"), "SimpleProfiler", None)
+    if profiler is not None and not isinstance(profiler.profiling, _Unwatched):
+        profiler.profiling = _Unwatched()
+
+
+def _count_loss_parallel() -> None:
     """loss_parallel() of several ranks: the first one that enters puts the handlers in, and the last one takes them out."""
     loss: Any = sys.modules.get("torch.distributed.tensor.parallel.loss")
     if loss is None or getattr(loss._enable_custom_loss_ops, "counts_ranks", False):

@@ -38,7 +38,7 @@ def _make(name: str, options: Any) -> Any:
     current = _ext.current()
     if current is not None:
         _ranks.keep_world(*current)
-        _hooks.count_loss_parallel()
+        _hooks.adapt()
     return backend
 
 

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ class Process:
         self.output = output
         self.bound: dict[str, Any] = {}  # streams that the script put in the place of ours
         self.handlers: dict[int, Any] = {}
-        self.exits: list[Callable[[], object]] = []
+        self.exits: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
         self.instances: dict[Any, Any] = {}  # Hydra's
 
     def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
@@ -61,7 +62,12 @@ class Process:
                     raise
             finally:
                 while self.exits:
-                    self.exits.pop()()
+                    function, args, kwargs = self.exits.pop()
+                    try:
+                        function(*args, **kwargs)
+                    except Exception:  # as Python does
+                        print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
+                        traceback.print_exc()
             return 0
         finally:
             for name in _STREAMS:
@@ -165,6 +171,18 @@ class _Stream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._real.encoding  # type: ignore[no-any-return]
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._real.errors  # type: ignore[no-any-return]
+
+    @property
+    def newlines(self) -> Any:  # type: ignore[override]
+        return self._real.newlines
+
 
 class _Lines(_Stream):
     """A rank's sys.stdout: also when another rank's logging handler keeps it, it writes for the calling rank."""
@@ -258,8 +276,19 @@ def _of_rank(name: str) -> property:
             own.bound.pop(name, None)
         else:
             own.bound[name] = value
+            _keep_open(value)
 
     return property(get, put)
+
+
+_kept_open: list[Any] = []
+
+
+def _keep_open(stream: Any) -> None:
+    """A second stream on the process's own descriptor, as os.fdopen(sys.stdout.fileno()), would close that when it goes."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        if stream.fileno() in (sys.__dict__[name].fileno() for name in _STREAMS):
+            _kept_open.append(stream)
 
 
 class _Sys(types.ModuleType):
@@ -378,10 +407,18 @@ def _signal(own: Process, number: int, handler: Any) -> Any:
     number = signal.Signals(number)
     if not callable(handler) and handler not in (signal.SIG_DFL, signal.SIG_IGN):
         raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
-    before = own.handlers.get(number, signal.getsignal(number))
+    before = signal.getsignal(number)
     own.handlers[number] = handler
     say(f"rank {own.rank} sets a handler of {number.name}: kept, but no signal comes to a rank, which is a thread")
     return before
+
+
+def _getsignal(original: Any) -> Callable[..., Any]:
+    def getsignal(own: Process, number: int) -> Any:
+        before = original(number)
+        return own.handlers.get(signal.Signals(number), before)
+
+    return getsignal
 
 
 def _os_exit(own: Process, status: int) -> None:
@@ -422,10 +459,20 @@ def _register(original: Any) -> Any:
         # A library that a rank happens to import first registers for the process.
         if own is None or sys._getframe(1).f_globals is not own.main.__dict__:
             return original(function, *args, **kwargs)
-        own.exits.append(lambda: function(*args, **kwargs))
+        own.exits.append((function, args, kwargs))
         return function
 
     return register
+
+
+def _unregister(original: Any) -> Any:
+    def unregister(function: Any, /) -> None:
+        own = process()
+        if own is not None:
+            own.exits[:] = [kept for kept in own.exits if kept[0] != function]
+        original(function)
+
+    return unregister
 
 
 def _set_device(own: Process, *args: Any, **kwargs: Any) -> None:
@@ -462,10 +509,12 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
         replace(os, "fork", _on_rank(os.fork, _refuses("os.fork", instead)))
         replace(os, "forkpty", _on_rank(os.forkpty, _refuses("os.forkpty", instead)))
         replace(os, "_exit", _on_rank(os._exit, _os_exit))
+        replace(signal, "getsignal", _on_rank(signal.getsignal, _getsignal(signal.getsignal)))
         replace(signal, "signal", _on_rank(signal.signal, _signal))
         replace(threading.Thread, "start", _start(threading.Thread.start))
         replace(subprocess.Popen, "__init__", _popen(subprocess.Popen.__init__))
         replace(atexit, "register", _register(atexit.register))
+        replace(atexit, "unregister", _unregister(atexit.unregister))
         if tolerate_set_device:
             cuda = importlib.import_module("torch.cuda")
             replace(cuda, "set_device", _on_rank(cuda.set_device, _set_device))

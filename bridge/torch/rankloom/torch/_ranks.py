@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -657,6 +658,33 @@ def share_worlds() -> None:
         multi_threaded_pg.ThreadLocalWorld.comms = property(comms)  # type: ignore[assignment,method-assign]
 
 
+def _settings() -> Callable[[], None]:
+    """Puts back what context managers change for the whole process: ranks leave theirs in another order than they enter."""
+    shown = warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+    filters = warnings.filters
+    kept = list(filters)
+    kinds = ("flash", "mem_efficient", "math", "cudnn")
+    kernels = {kind: getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds}
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    dtype = torch.get_default_dtype()
+
+    def put_back() -> None:
+        warnings.showwarning, warnings._showwarnmsg_impl = shown  # type: ignore[attr-defined]
+        if warnings.filters is not filters or list(filters) != kept:
+            warnings.filters = filters
+            filters[:] = kept  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+        for kind, enabled in kernels.items():
+            if getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() != enabled:
+                getattr(torch.backends.cuda, f"enable_{kind}_sdp")(enabled)
+        if (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) != anomaly:
+            torch.set_anomaly_enabled(*anomaly)
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+
+    return put_back
+
+
 class _Worlds:
     """torch.distributed keeps a world per thread while anybody runs ranks."""
 
@@ -665,6 +693,7 @@ class _Worlds:
         self._users = 0
         self._before: Any = None
         self._excepthook: Any = None
+        self._settings: Callable[[], None] = lambda: None
 
     @property
     def busy(self) -> bool:
@@ -679,7 +708,8 @@ class _Worlds:
                 importlib.import_module("torch.distributed.nn.functional")
                 _stores.enter()
                 _names.enter()
-                _hooks.count_loss_parallel()
+                _hooks.adapt()
+                self._settings = _settings()
                 share_worlds()
                 # torch adds a rank's name to what a process prints last, once for each init_process_group().
                 self._excepthook = sys.excepthook
@@ -693,6 +723,7 @@ class _Worlds:
             if self._users == 0:
                 dist.distributed_c10d._world = self._before
                 sys.excepthook = self._excepthook
+                self._settings()
                 _names.leave()
                 _stores.leave()
                 torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import functools
+import io
+import itertools
 import os
+import queue
+import random
 import sys
 import types
 import zlib
@@ -19,7 +25,7 @@ _DEEP = 6
 
 
 class Variables:
-    """Those that a program's code names: of its closures, its module, and of the callers' functions that it calls.
+    """Those that a program's code names: of its closures, its module, and of the callers' functions and classes that it uses.
 
     roots: what can be called, and further variables as (name, value).
     """
@@ -39,25 +45,34 @@ class Variables:
 
     def _marks(self) -> dict[str, Any]:
         left = [_MOST]
-        return {name: _mark(value, _DEEP, left) for name, value in _named(self._roots)}
+        marks: dict[str, Any] = {}
+        for name, value in _named(self._roots):  # two functions may each have a variable of that name
+            marks.setdefault(name, []).append(_mark(value, _DEEP, left))
+        return marks
 
 
 def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # kept, since the number of an object that is gone is that of another one soon
     waiting = list(roots)
     while waiting:
         at = waiting.pop()
         if id(at) in seen:
             continue
-        seen.add(id(at))
+        seen[id(at)] = at
         if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
-            yield at
+            name, value = at
+            if isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial, type)):
+                waiting.append(value)
+            elif not isinstance(value, types.ModuleType):
+                waiting.append(type(value))
+                yield name, value
         elif isinstance(at, functools.partial):
             arguments = [*enumerate(at.args), *at.keywords.items()]
             waiting += [at.func, *((f"argument {name} of a partial", value) for name, value in arguments)]
         elif isinstance(at, types.MethodType):
-            waiting.append(at.__func__)
-            yield f"{type(at.__self__).__name__} (self)", at.__self__
+            waiting += [at.__func__, (f"{type(at.__self__).__name__} (self)", at.__self__)]
+        elif isinstance(at, types.BuiltinMethodType):  # list.append of a list; functions have their module there
+            waiting.append((f"{type(at.__self__).__name__} (self)", at.__self__))
         elif isinstance(at, types.FunctionType):
             waiting += [getattr(at, "__wrapped__", None), *_defaults(at)]
             if not _ranks.is_callers(at.__code__.co_filename):
@@ -65,15 +80,19 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             own = {key: value for key, value in vars(at).items() if key != "__wrapped__"}
             if own:
                 yield f"{at.__name__} (its attributes)", _Members(own)
-            for name, value in _variables(at):
-                if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-                    waiting.append(value)
-                elif isinstance(value, type):
-                    if _of_caller(value):
-                        waiting += [member for member in vars(value).values() if isinstance(member, types.FunctionType)]
-                        yield name, _Members({key: member for key, member in vars(value).items() if _is_state(member)})
-                elif not isinstance(value, types.ModuleType):
-                    yield name, value
+            waiting += _variables(at)
+        elif isinstance(at, type):
+            for kind in filter(_of_caller, at.__mro__):
+                waiting += filter(None, map(_function_of, vars(kind).values()))
+                yield kind.__name__, _Members({key: member for key, member in vars(kind).items() if _is_state(member)})
+        elif callable(at):
+            waiting.append((f"{type(at).__name__} (self)", at))
+
+
+def _function_of(member: Any) -> types.FunctionType | None:
+    """Of a class."""
+    function = getattr(member, "fget", None) if isinstance(member, property) else getattr(member, "__func__", member)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def _defaults(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -142,17 +161,25 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
         return (id(value), value._version, grad)
     if depth == 0 or left[0] <= 0:
         return id(value)
-    if isinstance(value, (list, tuple)):
-        return (id(value), [_mark(item, depth - 1, left) for item in value[: left[0]]], len(value))
+    if isinstance(value, (list, tuple, collections.deque)):
+        return (id(value), [_mark(item, depth - 1, left) for item in itertools.islice(value, left[0])], len(value))
     if isinstance(value, dict):
         marks = [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]]
         return (0 if isinstance(value, _Members) else id(value), marks, len(value))
     if isinstance(value, (set, frozenset)):
         return (id(value), sorted(repr(_mark(item, 1, left)) for item in list(value)[: left[0]]), len(value))
-    if isinstance(value, bytearray):
+    if isinstance(value, (bytearray, array.array, memoryview)):
         return (id(value), bytes(value))
+    if isinstance(value, (io.StringIO, io.BytesIO)):
+        return (id(value), None if value.closed else value.getvalue())
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, random.Random) and value is not getattr(random, "_inst", None):  # that one's functions are the module's
+        return (id(value), value.getstate())
+    if isinstance(value, queue.Queue):
+        return (id(value), _mark(value.queue, depth - 1, left))
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         return (id(value), value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes()))
-    if isinstance(value, torch.nn.Module) or _of_caller(type(value)):
+    if isinstance(value, (torch.nn.Module, types.SimpleNamespace)) or _of_caller(type(value)):
         return (id(value), _mark(_members(value), depth - 1, left))
     return id(value)

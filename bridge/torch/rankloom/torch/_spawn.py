@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -115,7 +116,8 @@ def spawn(
 ) -> SpawnContext | None:
     """Drop-in for torch.multiprocessing.spawn: calls fn(i, *args) for i below nprocs, each on a thread that is rank i.
 
-    args: each rank has a copy of its own, whose tensors share memory, as with processes. daemon, start_method: of no effect.
+    args, and fn itself where it has state, as a method, a partial or an object has: each rank has a copy of its own, whose
+        tensors share memory, as with processes. daemon, start_method: of no effect.
     seed, schedule: as of run(); without them one rank runs at a time in a fixed order, so that torch's, Python's and numpy's
         random states are each rank's own; "free": all at once. timeout, stall: as of run().
     join: False: returns a context at once, whose join() is to be called.
@@ -125,11 +127,13 @@ def spawn(
     """
     if nprocs < 1:
         raise ValueError(f"nprocs is {nprocs}, want at least 1")
-    copies = _copy_for_each(tuple(args), nprocs)
+    called = () if isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)) else (fn,)
+    copies = _copy_for_each((*called, *args), nprocs)
 
     def on_rank(rank: int) -> None:
+        function, *arguments = copies[rank] if called else (fn, *copies[rank])
         try:
-            fn(rank, *copies[rank])
+            function(rank, *arguments)
         except SystemExit as left:
             if left.code not in (None, 0):
                 raise

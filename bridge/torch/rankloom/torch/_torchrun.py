@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import functools
 import importlib.util
 import os
 import pathlib
@@ -453,6 +454,11 @@ def _run_as_main(options: argparse.Namespace, script: _Script) -> int:
         sys.modules["__main__"], sys.argv = before
 
 
+def _call_on_thread(fn: Any, *arguments: Any) -> None:
+    with _devices.on_thread():
+        fn(*arguments)
+
+
 def _main_of_spawn(
     arguments: list[str], options: argparse.Namespace, prog: str, code: types.CodeType, file: str, package: str | None
 ) -> int:
@@ -462,11 +468,11 @@ def _main_of_spawn(
 
     def spawn_ranks(fn: Any, *args: Any, **kwargs: Any) -> Any:
         def on_rank(*arguments: Any) -> None:
-            with _devices.on_thread():
-                fn(*arguments)
+            _call_on_thread(fn, *arguments)
 
+        # A function is called as it is; of anything else each rank gets a copy, which a closure would hide.
         return spawn(
-            on_rank,
+            on_rank if isinstance(fn, types.FunctionType) else functools.partial(_call_on_thread, fn),
             *args,
             seed=options.seed,
             schedule="free" if options.parallel else options.schedule,
@@ -514,7 +520,8 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     ranks = nodes * per_node
     gpus = per_node if options.gpus_on_cpu else 0
     for name, why in _IGNORED.items():
-        if not options.standalone and getattr(options, name, None) != parser.get_default(name):
+        by_standalone = options.standalone and name.startswith("rdzv_")
+        if not by_standalone and getattr(options, name, None) != parser.get_default(name):
             _process.say(f"--{name.replace('_', '-')} is ignored: {why}")
     if options.module:
         sys.path.insert(0, os.getcwd())
