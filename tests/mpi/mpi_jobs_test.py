@@ -301,7 +301,7 @@ class HostsTest(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 done = self.job(kind, arguments=[folder + "/store"])
             self.assertEqual(done.returncode, 0, f"{kind}\n{done.stdout}")
-            self.assertRegex(done.stdout, r"sum 126 at 5\d\d(\.\d+)?ms\n")  # the longest sleep
+            self.assertRegex(done.stdout, r"sum 126 at [5-9]\d\d(\.\d+)?ms\n")  # the longest sleep
 
     def test_time_is_virtual_and_the_same_for_all(self):
         done = self.job("sleep")
