@@ -262,11 +262,6 @@ def test_fsdp_gathers_the_optimizers_state(seed: int | None) -> None:
     assert {name: [round(number, 4) for number in numbers] for name, numbers in whole.items()} == {"weight": [0.15], "bias": [0.1]}
 
 
-def test_the_configuration_names_the_backend_that_was_asked_for() -> None:
-    first, second = results(lambda rank: dist.get_backend_config(), 2, backend="gloo")
-    assert first == second and "cpu:gloo" in first and "rankloom" not in first
-
-
 def test_context_managers_that_ranks_leave_in_any_order_leave_the_process_as_it_was() -> None:
     before = list(warnings.filters), warnings.showwarning, torch.backends.cuda.flash_sdp_enabled(), torch.get_default_dtype()
 

@@ -166,7 +166,6 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
     if pg in distributed_c10d._world.pg_map and renamed != backend:
         # get_backend() and the groups' names answer what was asked for.
         distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
-        distributed_c10d._world.pg_backend_config[pg] = str(distributed_c10d.BackendConfig(dist.Backend(str(backend))))
         cpu = torch.device("cpu")
         mine = pg._get_backend(cpu)
         kind = dist.Backend.backend_type_map.get(name)
