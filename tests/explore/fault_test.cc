@@ -176,7 +176,7 @@ TEST_P(FaultTest, OutputsThatAreTheRanksAgainAreNotCorrupted) {
 }
 
 // A stream that waits for a call with a fault has the last handle on it: the scheduler tells the name of the call after
-// the call has gone.
+// the call has gone. AddressSanitizer sees a name in memory that is gone.
 TEST_P(FaultTest, AStreamWaitsForACallWithAFault) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     WorldOptions options = this->options(2);

@@ -78,6 +78,14 @@ class PromisedGroup final : public ProcessGroup {
   const Promise promise_;
 };
 
+// The end of two ranks that share a work: rank 0 drops the last handle when both have come.
+void let_go_together(RankContext& rank, Work& shared) {
+  rank.store().add("done", 1);
+  if (rank.rank() != 0) return;
+  while (rank.store().add("done", 0) < 2) rank.yield();
+  shared = Work();
+}
+
 std::string kind_of(const DistError& error) { return std::string(error_kind_name(error.kind())); }
 
 // A rank drops its call while an exception unwinds, before the other rank has called or after, or too late.
@@ -416,11 +424,7 @@ std::vector<Shown> shown() {
             shared.wait();
           }
           seen[static_cast<size_t>(rank.rank())] = absl::FormatDuration(rank.now());
-          rank.store().add("done", 1);
-          if (rank.rank() == 0) {
-            while (rank.store().add("done", 0) < 2) rank.yield();
-            shared = Work();
-          }
+          let_go_together(rank, shared);
         });
         return outcome_of(std::move(report), seen);
       }};
@@ -451,11 +455,7 @@ std::vector<Shown> shown() {
             rank.yield();
             shared.wait();
           }
-          rank.store().add("done", 1);
-          if (rank.rank() == 0) {
-            while (rank.store().add("done", 0) < 2) rank.yield();
-            shared = Work();
-          }
+          let_go_together(rank, shared);
         });
         return outcome_of(std::move(report), seen);
       }};

@@ -123,7 +123,8 @@ def spawn(
     join: False: returns a context at once, whose join() is to be called.
 
     Errors: torch.multiprocessing's ProcessRaisedException, with the rank that failed first and the report, and, for a rank
-        that calls sys.exit(), ProcessExitedException; what pickle raises for args that a process could not be given; ValueError.
+        that calls sys.exit(), ProcessExitedException; what pickle raises for args, or an fn with state, that a process could
+        not be given; ValueError.
     """
     if nprocs < 1:
         raise ValueError(f"nprocs is {nprocs}, want at least 1")
