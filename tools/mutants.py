@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Changes lines of the core one at a time, and tells which changes no test misses.
 
-    tools/mutants.py [--number N] [--seed S] [--folders sim,world] [--jobs N] [--resume] [FOLDER]
+    tools/mutants.py [--number N] [--seed S] [--folders sim,world] [--jobs N] [--resume] [--reached FILE] [FOLDER]
     tools/mutants.py --table [FOLDER]    only the table, of what FOLDER/results.jsonl has
     tools/mutants.py --again KEY [FOLDER]    that mutant of results.jsonl once more, after a test was added
 
-FOLDER (build-mutants): a clone of the checkout's HEAD, its build, the environment with universalmutator, and results.jsonl, one line a
-mutant. All mutants of all files are listed by universalmutator's rules for C++; N of them are drawn from the seed, a quarter from each
-folder of FOLDERS, so that a longer draw begins with a shorter one's. Each is put into the clone, its file compiled, and
-then tests are linked and run one by one until one fails: those of its room, of its folder, of the folders that include it. A test that
-takes twenty times as long as without the change has failed. Not counted: mutants that do not compile, and those whose object is the same
-as before but for debug information. --resume: those that results.jsonl has are not run again.
+FOLDER (build-mutants): as many clones of the checkout's HEAD as jobs, each with its build, the environment with universalmutator, and
+results.jsonl, one line a mutant. All mutants of all files are listed by universalmutator's rules for C++, and drawn from the seed, one of
+each folder of FOLDERS in turn, until N count: a longer draw begins with a shorter one's. Each is put into a clone, its file
+compiled, and then tests are linked and run one by one until one fails: those of its room, of its folder, of the folders that include
+it. A test that takes ten times as long as without the change has failed. Not counted: mutants that do not compile, and those whose object
+is the same as before but for debug information. --resume: those that results.jsonl has are not run again. --reached: what
+`./dev coverage` leaves in build-coverage/reached.json; of tests outside the mutant's room those that never reach its line are left out.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
@@ -21,10 +23,12 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -38,7 +42,9 @@ RULES = ["universal.rules", "c_like.rules", "cpp.rules"]
 # Suites of tests by the folders that they need, from the lowest; others test no code of the core.
 SUITES = ["sim", "fake_store", "world", "collectives", "harness", "explore", "fuzz"]
 LEAST_LIMIT = 20  # seconds that any test may take
-TIMES_LONGER = 20
+TIMES_LONGER = 10
+# Public headers of the standard library, Abseil and Boost: all that the core includes are compiled once, beforehand.
+OF_ALL = re.compile(r"^#include (<(?:[a-z_]+|absl/.*|boost/.*)>)", re.MULTILINE)
 NAME = re.compile(r"[A-Za-z_]\w*")
 NEW_NAMES = {"break", "continue", "any_of", "all_of", "none_of", "min_element", "max_element"}
 # A bracket of a template that became an operator: "vector>=int>", "static_cast==int>".
@@ -93,8 +99,10 @@ def must(command, **options):
 
 
 def sources(root, folder):
-    """Files of a folder that are compiled, and no public header: those of CUDA need a GPU, and protobuf's are made."""
-    return sorted(path.relative_to(root).as_posix() for path in (root / folder).rglob("*.cc") if "cuda" not in path.parts)
+    """Files of a folder that are compiled, and no public header: those of CUDA need a GPU, those of MPI processes, and of
+    Chakra's traces there is a library of its own."""
+    found = sorted(path.relative_to(root) for path in (root / folder).rglob("*.cc"))
+    return [path.as_posix() for path in found if not {"cuda", "mpi"} & set(path.parts) and path.name != "chakra.cc"]
 
 
 def may_compile(before, after):
@@ -116,23 +124,28 @@ def mutants_of(lines):
     return found
 
 
-def draw(mutants, folders, number, seed):
-    """A share of each folder, in turn: the first so many are the same whatever `number` is."""
+def draw(mutants, folders, seed):
+    """All, in an order of the seed, one of each folder in turn."""
     by_folder = {}
     for folder in folders:
         own = sorted((m for m in mutants if m.folder == folder), key=lambda m: (m.file, m.line, m.after))
         random.Random(f"{seed} {folder}").shuffle(own)
         by_folder[folder] = own
-    drawn = [own[i] for i in range(number) for own in by_folder.values() if i < len(own)]
-    return drawn[:number]
+    return [own[i] for i in range(max(map(len, by_folder.values()))) for own in by_folder.values() if i < len(own)]
 
 
-def in_order(tests, mutant, kills):
-    """Tests of the mutant's room, its folder, then of the folders right of it; in each, those that have found most so far."""
+def in_order(tests, mutant, kills, reached):
+    """Tests of the mutant's room, its folder, then of the folders right of it; in each, those that have found most so far. `reached`: of
+    tests that reach a line, by file and line; None: not known."""
     first = SUITES.index(mutant.folder)
     room = "/".join(mutant.file.split("/")[:-1])
     stem = mutant.file.split("/")[-1].removesuffix(".cc")
     wanted = [test for test in tests if test["suite"] in SUITES[first:]]
+    if reached is not None:
+        # The line before: a counter stands where a statement begins.
+        own = reached.get(mutant.file, {})
+        by = {name for line in (mutant.line - 1, mutant.line) for name in own.get(str(line), [])}
+        wanted = [test for test in wanted if test["room"] == room or f"{test['suite']}/{test['name']}" in by]
     return sorted(wanted, key=lambda test: (SUITES.index(test["suite"]), test["name"] != f"{stem}_test", test["room"] != room,
                                             -kills.get(test["name"], 0), test["seconds"]))  # fmt: skip
 
@@ -156,12 +169,12 @@ def table(results):
 class Workshop:
     """A clone with its build, in which one mutant is at a time."""
 
-    def __init__(self, folder, jobs):
-        self.clone, self.jobs = folder / "clone", jobs
+    def __init__(self, folder, number):
+        self.folder, self.clone = folder, folder / f"clone{number}"
         self.build = self.clone / "build"
         self.venv = folder / "venv"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLOOM_")}
-        self.environment |= {"CCACHE_NOHASHDIR": "1"}
+        self.environment |= {"CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
 
     def prepare(self):
         if not (self.venv / "installed").exists():
@@ -179,7 +192,28 @@ class Workshop:
             environment = self.environment | {"CXX": " ".join([*ccache, os.environ.get("CXX", "g++")])}
             if shutil.which("ld.lld"):
                 environment["CXX_LD"] = "lld"
-            must(["meson", "setup", self.build, "-Dbench=false", "-Dexamples=false", "-Dcpp_args=-g1"], cwd=self.clone, env=environment)
+            header = self.folder / "of_all.h"
+            header.touch()
+            must(["meson", "setup", self.build, "-Dbench=false", "-Dexamples=false", "-Dcuda=disabled", "-Dmpi=", "-Dtests_together=enabled",
+                  "-Doptimization=1", "-Ddebug=false", f"-Dcpp_args=['-include', '{header}', '-fpch-preprocess']"],
+                 cwd=self.clone, env=environment)  # fmt: skip
+            if not header.with_name("of_all.h.gch").exists():
+                self.compile_of_all(header)
+
+    def compile_of_all(self, header):
+        """The header that all include, compiled: by the flags of a source of the core."""
+        texts = [(self.clone / path).read_text(encoding="utf-8") for folder in FOLDERS for path in sources(self.clone, folder)]
+        names = sorted({name for text in texts for name in OF_ALL.findall(text)})
+        header.write_text("#pragma once\n" + "".join(f"#include {name}\n" for name in names), encoding="utf-8")
+        commands = json.loads((self.build / "compile_commands.json").read_text())
+        words = iter(next(shlex.split(one["command"]) for one in commands if one["file"].endswith("sim/base/error.cc")))
+        flags = []
+        for word in words:
+            if word in ("-include", "-MQ", "-MF", "-o", "-c"):
+                next(words)  # a file of that source's own
+            elif word not in ("-MD", "-fpch-preprocess") and pathlib.Path(word).name != "ccache":
+                flags.append(word)
+        must([*flags, "-x", "c++-header", "-c", header, "-o", f"{header}.gch"], cwd=self.build)
 
     def listed(self, folders):
         paths = [path for folder in folders for path in sources(self.clone, folder)]
@@ -188,6 +222,8 @@ class Workshop:
         return mutants_of(done.stdout.splitlines())
 
     def tests(self):
+        lines = must(["ninja", "-C", self.build, "-t", "targets", "all"]).splitlines()
+        self.made = {line.rsplit(":", 1)[0] for line in lines if not line.endswith(": phony")}
         found = []
         for test in json.loads(must(["meson", "introspect", "--tests", self.build])):
             suite = test["suite"][0].split(":")[-1]
@@ -198,13 +234,19 @@ class Workshop:
                 found.append({"name": test["name"], "suite": suite, "room": room, "test": test, "seconds": 0.0})
         return sorted(found, key=lambda test: test["name"])
 
-    def ninja(self, *targets):
-        return run(["ninja", "-C", self.build, "-j", str(self.jobs), *targets], env=self.environment)
+    def ninja(self, *targets, jobs=1, **more):
+        return run(["ninja", "-C", self.build, "-j", str(jobs), *targets], env=self.environment | more)
 
     def targets(self, test):
-        """The files that ninja makes for a test: paths among the words of its command."""
-        words = [pathlib.Path(word) for word in test["test"]["cmd"]]
-        return [word.relative_to(self.build).as_posix() for word in words if self.build in word.parents and word.suffix == ""]
+        """The files that ninja makes for a test: paths among the words of its command, from the folder in which it runs or the build."""
+        found = []
+        for word in test["test"]["cmd"]:
+            for base in (test["test"]["workdir"] or self.build, self.build):
+                path = pathlib.Path(os.path.normpath(pathlib.Path(base) / word))
+                if self.build in path.parents and path.relative_to(self.build).as_posix() in self.made:
+                    found.append(path.relative_to(self.build).as_posix())
+                    break
+        return found
 
     def passes(self, test, limit):
         """(whether it passes, whether the time was up, seconds)."""
@@ -218,9 +260,6 @@ class Workshop:
     def measure(self, tests):
         """How long each takes without a change. One that fails so is left out."""
         for test in list(tests):
-            code, output = self.ninja(*self.targets(test))
-            if code != 0:
-                sys.exit(f"mutants: {test['name']} cannot be built:\n{output[-4000:]}")
             good, _, test["seconds"] = self.passes(test, 600)
             if not good:
                 print(f"{test['name']} fails without a change, and is left out", flush=True)
@@ -228,8 +267,7 @@ class Workshop:
 
     def object_of(self, path):
         """Of a source of a library: what ninja makes from it."""
-        for line in must(["ninja", "-C", self.build, "-t", "targets", "all"]).splitlines():
-            name = line.rsplit(":", 1)[0]
+        for name in self.made:
             if name.endswith(path.split("/", 1)[1].replace("/", "_") + ".o") and name.startswith(path.split("/")[0] + "/"):
                 return name
         return None
@@ -240,27 +278,28 @@ class Workshop:
         must(["objcopy", "--strip-debug", self.build / target, bare])
         return bare.read_bytes()
 
-    def judge(self, mutant, tests, kills):
+    def judge(self, mutant, tests, kills, reached):
         """Runs tests on the mutant until one fails: the fields of its result."""
         source = self.clone / mutant.file
         text = source.read_text(encoding="utf-8")
         lines = text.split("\n")
         target = self.object_of(mutant.file)
         if target is None or lines[mutant.line - 1] != mutant.before:
-            sys.exit(f"mutants: no line {mutant.line} of {mutant.file} to change, or no object of it")
+            raise RuntimeError(f"no line {mutant.line} of {mutant.file} to change, or no object of it")
         if self.ninja(target)[0] != 0:
-            sys.exit(f"mutants: {mutant.file} cannot be compiled without a change")
+            raise RuntimeError(f"{mutant.file} cannot be compiled without a change")
         before = self.code_of(target)
         lines[mutant.line - 1] = mutant.after
         try:
             source.write_text("\n".join(lines), encoding="utf-8")
-            if self.ninja(target)[0] != 0:
+            if self.ninja(target, CCACHE_DISABLE="1")[0] != 0:
                 return {"state": "does not compile"}
             if self.code_of(target) == before:
                 return {"state": "same object"}
             ran = 0
-            for test in in_order(tests, mutant, kills):
-                if self.ninja(*self.targets(test))[0] != 0:  # a change of a constant that another file needs
+            for test in in_order(tests, mutant, kills, reached):
+                targets = self.targets(test)
+                if targets and self.ninja(*targets)[0] != 0:  # a change of a constant that another file needs
                     return {"state": "does not compile"}
                 good, by_time, _ = self.passes(test, max(LEAST_LIMIT, TIMES_LONGER * test["seconds"]))
                 ran += 1
@@ -270,6 +309,47 @@ class Workshop:
             return {"state": "survives", "tests": ran}
         finally:
             source.write_text(text, encoding="utf-8")
+
+
+class Row:
+    """Mutants in their order, handed out to workshops until `number` count, and what came of them."""
+
+    def __init__(self, drawn, number, results, file):
+        self.drawn, self.number, self.results, self.file = drawn, number, results, file
+        self.next = 0
+        self.lock = threading.Lock()
+
+    def counted(self):
+        return sum(one["state"] in ("found", "survives") for one in self.results.values())
+
+    def take(self):
+        with self.lock:
+            while self.next < len(self.drawn) and self.counted() < self.number:
+                mutant = self.drawn[self.next]
+                self.next += 1
+                if mutant.key not in self.results:
+                    return mutant
+        return None
+
+    def stop(self):
+        """What is being run ends, and is the last."""
+        with self.lock:
+            self.next = len(self.drawn)
+
+    def give(self, mutant, result):
+        with self.lock:
+            self.results[mutant.key] = result
+            self.file.write(json.dumps(result) + "\n")
+            self.file.flush()
+            print(f"{self.counted()}/{self.number} {mutant.file}:{mutant.line} {result['state']} {result.get('by', '')} {result['seconds']} s\n"
+                  f"  - {mutant.before.strip()}\n  + {mutant.after.strip()}", flush=True)  # fmt: skip
+
+
+def work(shop, row, tests, kills, reached):
+    while (mutant := row.take()) is not None:
+        begin = time.monotonic()
+        result = dataclasses.asdict(mutant) | {"key": mutant.key} | shop.judge(mutant, tests, kills, reached)
+        row.give(mutant, result | {"seconds": round(time.monotonic() - begin, 1)})
 
 
 def read_results(path):
@@ -287,6 +367,7 @@ def arguments():
     parser.add_argument("--suites", default=",".join(SUITES), help="tests of these only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--resume", action="store_true", help="results.jsonl goes on")
+    parser.add_argument("--reached", metavar="FILE", type=pathlib.Path, help="of ./dev coverage: tests by the lines that they reach")
     parser.add_argument("--again", metavar="KEY", help="this one mutant of results.jsonl")
     parser.add_argument("--table", action="store_true", help="nothing is run")
     return parser.parse_args()
@@ -302,30 +383,36 @@ def main():
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     results = read_results(results_path) if options.resume or options.again else {}
-    shop = Workshop(options.folder, options.jobs)
-    shop.prepare()
+    shops = [Workshop(options.folder, number) for number in range(1 if options.again else options.jobs)]
+    for shop in shops:
+        shop.prepare()
     folders = options.folders.split(",")
     if options.again:
         kept = results.pop(options.again)
         drawn = [Mutant(kept["file"], kept["line"], kept["before"], kept["after"])]
     else:
         every = shop.listed(folders)
-        drawn = draw(every, folders, options.number, options.seed)
-        print(f"{len(every)} mutants, {len(drawn)} drawn from seed {options.seed}", flush=True)
-    drawn = [mutant for mutant in drawn if mutant.key not in results]
-    tests = [test for test in shop.tests() if test["suite"] in options.suites.split(",")]
-    shop.measure(tests)
+        drawn = draw(every, folders, options.seed)
+        print(f"{len(every)} mutants, in an order of seed {options.seed}", flush=True)
+    reached = json.loads(options.reached.read_text(encoding="utf-8")) if options.reached else None
+    by_shop = [[test for test in shop.tests() if test["suite"] in options.suites.split(",")] for shop in shops]
+    for shop, tests in zip(shops, by_shop, strict=True):
+        code, output = shop.ninja(*sorted({target for test in tests for target in shop.targets(test)}), jobs=options.jobs)
+        if code != 0:
+            sys.exit(f"mutants: without a change tests cannot be built:\n{output[-4000:]}")
+    shops[0].measure(by_shop[0])
+    measured = {(test["suite"], test["name"]): test["seconds"] for test in by_shop[0]}
+    by_shop = [[test | {"seconds": measured[one]} for test in tests if (one := (test["suite"], test["name"])) in measured] for tests in by_shop]
     kills = {}
     with results_path.open("a" if results or options.again else "w", encoding="utf-8") as file:
-        for i, mutant in enumerate(drawn):
-            begin = time.monotonic()
-            result = dataclasses.asdict(mutant) | {"key": mutant.key} | shop.judge(mutant, tests, kills)
-            result["seconds"] = round(time.monotonic() - begin, 1)
-            results[mutant.key] = result
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            print(f"{i + 1}/{len(drawn)} {mutant.file}:{mutant.line} {result['state']} {result.get('by', '')} {result['seconds']} s\n"
-                  f"  - {mutant.before.strip()}\n  + {mutant.after.strip()}", flush=True)  # fmt: skip
+        row = Row(drawn, len(results) + 1 if options.again else options.number, results, file)
+        with concurrent.futures.ThreadPoolExecutor(len(shops)) as pool:
+            working = [pool.submit(work, shop, row, tests, kills, reached) for shop, tests in zip(shops, by_shop, strict=True)]
+            try:
+                for one in working:
+                    one.result()
+            finally:
+                row.stop()
     print(table(list(results.values())))
 
 

@@ -9,6 +9,7 @@ died, timed out or failed at exit (a sanitizer's report) counts as a failure eve
 Before the run, `tools/test_summary.py --clear build` removes older results.
 """
 
+import functools
 import json
 import pathlib
 import re
@@ -32,11 +33,20 @@ def records(build):
     return [json.loads(line) for log in newest for line in log.read_text().splitlines()]
 
 
+@functools.cache
+def work_folders(build):
+    """In which folder a test runs, by the suite and the name: ("sim", "prng_test")."""
+    told = build / "meson-info" / "intro-tests.json"
+    tests = json.loads(told.read_text()) if told.exists() else []
+    return {("+".join(suite.split(":")[-1] for suite in test["suite"]), test["name"]): test["workdir"] for test in tests}
+
+
 def find_cases(record, build):
-    """The case list that GoogleTest wrote beside its program, or None."""
-    program = record["name"].split(" / ")[-1]  # "project:suite / name", or the name alone
-    for argument in record["command"]:
-        report = pathlib.Path(argument).parent / (program + ".xml")
+    """The case list that GoogleTest wrote into the folder in which its program ran, or beside the program; or None."""
+    suite, _, program = record["name"].rpartition(" / ")  # "project:suite / name", or the name alone
+    ran_in = work_folders(build).get((suite.split(":")[-1], program))
+    for folder in [ran_in] if ran_in else [pathlib.Path(argument).parent for argument in record["command"]]:
+        report = pathlib.Path(folder) / (program + ".xml")
         if build in report.parents and report.exists():
             try:
                 return [c for c in ElementTree.parse(report).iter("testcase") if c.get("status") != "notrun"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reductions of rankloom's beside torch's own operations on the CPU, and beside gloo in three processes.
 
-    write_reductions > reductions.jsonl
+    build/tests/campaign/write_reductions > reductions.jsonl    made by ./dev build tests/campaign/write_reductions
     .venv-torch/bin/python tests/campaign/compare_with_torch.py reductions.jsonl
 
 Prints a table of the bits: by operation, dtype and kind of values, how many of 200 elements differ, counted where at

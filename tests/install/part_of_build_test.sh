@@ -39,8 +39,9 @@ test('consumer_test',
 EOF
 cd "$work/meson"
 meson setup build >log 2>&1 || fail "$(tail -n 40 log)"
-! ninja -C build -t targets all | grep -q 'rankloom_command_test\|_bench:' || fail "a subproject builds tests or benchmarks"
-! ninja -C build -t targets all | grep -q 'rankloom-mpi\|rankloom-cuda' || fail "a subproject builds for MPI or CUDA"
+targets=$(ninja -C build -t targets all)
+! grep -q 'rankloom_command_test\|_bench:' <<<"$targets" || fail "a subproject builds tests or benchmarks"
+! grep -q 'rankloom-mpi\|rankloom-cuda' <<<"$targets" || fail "a subproject builds for MPI or CUDA"
 meson test -C build --print-errorlogs >log 2>&1 || fail "$(tail -n 40 log)"
 grep -q '^Ok: *2' log || fail "$(cat log)"
 echo "part_of_build_test: Meson's wrap"

@@ -1,5 +1,7 @@
 """The mutants that tools/mutants.py draws, the order in which it asks tests, and how it counts."""
 
+import contextlib
+import io
 import json
 import pathlib
 import sys
@@ -46,15 +48,25 @@ class MutantsTest(unittest.TestCase):
         ]:
             self.assertFalse(mutants.may_compile(before, after), after)
 
-    def test_a_longer_draw_begins_with_a_shorter_one(self):
+    def test_folders_take_turns_in_an_order_of_the_seed(self):
         every = made("sim", 100) + made("world", 100) + made("collectives", 3)
         folders = ["sim", "world", "collectives"]
-        short, long = mutants.draw(every, folders, 9, "1"), mutants.draw(every, folders, 40, "1")
-        self.assertEqual(long[:9], short)
-        self.assertEqual([one.folder for one in short], folders * 3)
-        self.assertEqual(len({one.folder for one in long[9:]}), 2)  # of the last folder all are drawn
-        self.assertEqual(mutants.draw(list(reversed(every)), folders, 9, "1"), short)
-        self.assertNotEqual(mutants.draw(every, folders, 9, "2"), short)
+        drawn = mutants.draw(every, folders, "1")
+        self.assertEqual(len(drawn), 203)
+        self.assertEqual([one.folder for one in drawn[:9]], folders * 3)
+        self.assertEqual(len({one.folder for one in drawn[9:]}), 2)  # of the last folder all are drawn
+        self.assertEqual(mutants.draw(list(reversed(every)), folders, "1"), drawn)
+        self.assertNotEqual(mutants.draw(every, folders, "2")[:9], drawn[:9])
+
+    def test_mutants_are_handed_out_until_so_many_count(self):
+        drawn = made("sim", 5)
+        with tempfile.TemporaryFile("w") as file, contextlib.redirect_stdout(io.StringIO()):
+            row = mutants.Row(drawn, 2, {drawn[0].key: {"state": "found"}}, file)
+            for state, number in (("does not compile", 1), ("same object", 2), ("survives", 3)):
+                taken = row.take()
+                self.assertEqual(taken, drawn[number])  # the first had been run
+                row.give(taken, {"state": state, "seconds": 1})
+            self.assertIsNone(row.take())
 
     def test_tests_of_its_own_come_first_and_lower_ones_never(self):
         mutant = mutants.Mutant("world/run_file.cc", 1, "", "")
@@ -69,8 +81,13 @@ class MutantsTest(unittest.TestCase):
                 ("e_test", "world", "world", 5),
             ]
         ]
-        ordered = [test["name"] for test in mutants.in_order(tests, mutant, {"c_test": 2})]
+        ordered = [test["name"] for test in mutants.in_order(tests, mutant, {"c_test": 2}, None)]
         self.assertEqual(ordered, ["run_file_test", "c_test", "d_test", "e_test", "b_test"])
+        # Of other rooms, those that reach the line.
+        others = [test | {"room": "world/other"} if test["name"] in ("d_test", "e_test") else test for test in tests]
+        reached = {"world/run_file.cc": {"1": ["world/e_test", "sim/a_test"], "2": ["world/d_test"]}}
+        ordered = [test["name"] for test in mutants.in_order(others, mutant, {"c_test": 2}, reached)]
+        self.assertEqual(ordered, ["run_file_test", "c_test", "e_test"])
 
     def test_only_what_counts_is_a_share(self):
         states = [("sim", "found"), ("sim", "survives"), ("sim", "same object"), ("sim", "does not compile"), ("world", "found"), ("world", "found")]

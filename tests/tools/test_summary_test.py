@@ -37,6 +37,27 @@ class TestSummaryTest(unittest.TestCase):
         self.assertEqual(lines, ["FAILED rankloom:sim / sum_test: SumTest.Carries", "    SumTest.Carries:", "    sum_test.cc:7",
                                  "    Expected: 10", "    Actual: 0", "1 passed, 1 failed, 1 skipped"])
 
+    def test_cases_stand_in_the_folder_in_which_the_program_ran(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder).resolve()
+            (build / "meson-logs").mkdir()
+            (build / "meson-info").mkdir()
+            tests = []
+            for suite, passes in (("sim", 2), ("world", 3)):
+                ran_in = build / "tests" / suite
+                ran_in.mkdir(parents=True)
+                cases = "".join(f'<testcase name="C{i}" classname="T" status="run"/>' for i in range(passes))
+                (ran_in / "sum_test.xml").write_text(f"<testsuites>{cases}</testsuites>")
+                tests.append({"name": "sum_test", "suite": [f"rankloom:{suite}"], "workdir": str(ran_in)})
+            (build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
+            log = [{"name": f"rankloom:{suite} / sum_test", "result": "OK", "returncode": 0, "command": [str(build / "tests" / f"{suite}_sum_test")]}
+                   for suite in ("sim", "world")]
+            (build / "meson-logs" / "testlog.json").write_text("\n".join(map(json.dumps, log)))
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                self.assertEqual(test_summary.main([str(build)]), 0)
+            self.assertEqual(said.getvalue(), "5 passed, 0 failed, 0 skipped\n")
+
     def test_a_process_of_a_job_is_quoted_from_the_midst_of_what_the_job_wrote(self):
         noise = "".join(f"mpirun: line {line}\n" for line in range(40))
         said = "process 1: sum_test.cc:9: Value of: ok\n  Actual: false\n"
