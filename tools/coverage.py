@@ -75,7 +75,7 @@ class Build:
         return merged
 
     def asked(self, command, programs, profile):
-        """What llvm-cov says: it adds up what programs have in common."""
+        """The answer of llvm-cov, which adds up what programs have in common."""
         first, *others = programs
         objects = [part for path in others for part in ("-object", path)]
         return read([self.tool("llvm-cov"), *command, first, *objects, f"-instr-profile={profile}"], cwd=self.folder)

@@ -332,7 +332,7 @@ class Row:
         return None
 
     def stop(self):
-        """What is being run ends, and is the last."""
+        """Mutants that are being run are the last."""
         with self.lock:
             self.next = len(self.drawn)
 

@@ -84,11 +84,19 @@ void HeldTensors::copy_back() {
   if (aside_.empty()) return;
   std::call_once(copied_, [this] {
     const at::AutoDispatchBelowADInplaceOrView guard;
+    std::vector<at::Device> devices;
     for (auto& [theirs, ours] : aside_) {
       theirs.copy_(ours);
-      if (ours.is_cuda()) keep_for_current_stream(ours);
+      for (const at::Tensor* const tensor : {&theirs, &ours}) {
+        if (!tensor->is_cuda()) continue;
+        keep_for_current_stream(*tensor);
+        if (std::find(devices.begin(), devices.end(), tensor->device()) == devices.end())
+          devices.push_back(tensor->device());
+      }
     }
+    for (const at::Device device : devices) copied_at_.push_back(mark_current_stream(device));
   });
+  for (const c10::Event& mark : copied_at_) wait_in_current_stream(mark);
 }
 
 HeldTensors::Noted HeldTensors::noted(const at::Tensor& tensor) {

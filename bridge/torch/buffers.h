@@ -23,7 +23,8 @@ namespace rankloom::bridge {
 class HeldTensors {
  public:
   // Writes what was copied aside back to where it belongs. The first call only; safe from any thread. On a device:
-  // behind what is queued in the calling thread's stream, which waits for the call, or the call is done.
+  // behind what is queued in the calling thread's stream, which waits for the call, or the call is done; streams that
+  // come later wait for that.
   void copy_back();
   // The device on which the call uses all its tensors; null: memory of the host, or there are no tensors.
   std::optional<at::Device> device() const { return device_; }
@@ -57,6 +58,7 @@ class HeldTensors {
   CodeSite noted_at_;
   std::vector<at::Tensor> tensors_;
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // the caller's, ours
+  std::vector<c10::Event> copied_at_;                     // by device; written by the first copy_back()
   std::vector<std::shared_ptr<HeldTensors>> parts_;
   std::optional<at::Device> device_;
   DeviceUses device_uses_;

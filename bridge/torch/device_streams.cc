@@ -66,6 +66,14 @@ void keep_for_current_stream(const at::Tensor& tensor) {
   torch.recordDataPtrOnStream(tensor.storage().data_ptr(), torch.getStream(tensor.device()));
 }
 
+c10::Event mark_current_stream(c10::Device device) {
+  c10::Event mark(device.type());
+  mark.record(torch_side(device).getStream(device));
+  return mark;
+}
+
+void wait_in_current_stream(const c10::Event& mark) { mark.block(torch_side(mark.device()).getStream(mark.device())); }
+
 absl::StatusOr<rankloom::Work> TorchStream::issue(ProcessGroup& group, CollectiveCall&& call) {
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   if (!here.ok()) return here.status();

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 
 #include <functional>
 #include <map>
@@ -45,6 +46,10 @@ std::optional<c10::Device> current_device();
 
 // The memory of a tensor that goes stays until all that is queued in the calling thread's stream then is done.
 void keep_for_current_stream(const at::Tensor& tensor);
+
+// A mark behind all that is queued in the calling thread's stream of a device, and a wait of that stream for one.
+c10::Event mark_current_stream(c10::Device device);
+void wait_in_current_stream(const c10::Event& mark);
 
 // A stream of torch's. A call put on it begins behind what is queued there; the stream itself waits for the call only
 // where wait_for() says so, as torch's Work.wait() does.

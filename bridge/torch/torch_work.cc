@@ -204,9 +204,14 @@ bool TorchWork::block_stream(std::optional<at::Device> device) {
   const std::shared_ptr<TorchStream> stream = job_->device_streams().to_block(rank_, *device);
   if (stream == nullptr) return false;
   const CodeSite code = python_site();
+  // Torch's streams have no status: an earlier failure is raised once, before the stream waits for this work.
+  const auto raise = [&] {
+    if (const absl::Status status = stream->take_status(); !status.ok())
+      throw DistError(status, {.rank = rank_, .group = {}, .op = "wait"});
+  };
+  raise();
   for (const rankloom::Work& work : works_) stream->wait_for(work, absl::InfiniteDuration(), code);
-  if (const absl::Status status = stream->status(); !status.ok())
-    throw DistError(status, {.rank = rank_, .group = {}, .op = "wait"});
+  raise();
   return true;
 }
 

@@ -24,9 +24,10 @@ void check(RankContext& rank, const absl::Status& status) {
 }
 
 int device_of(RankContext& rank, cudaStream_t stream) {
-  use_cuda(rank);
   int device = 0;
-  check(rank, cuda::to_status(cudaStreamGetDevice(stream, &device), "cudaStreamGetDevice"));
+  const cudaError_t told = cudaStreamGetDevice(stream, &device);
+  if (told != cudaSuccess) use_cuda(rank);  // throws if CUDA is missing, and says why
+  check(rank, cuda::to_status(told, "cudaStreamGetDevice"));
   use_cuda(rank, device);
   return device;
 }

@@ -584,6 +584,9 @@ std::vector<int32_t> MpiGroupCore::sends_to(int rank) const {
   for (const Send& send : sends_) {
     if (send.to == member) tags.push_back(send.tag);
   }
+  for (const auto& [message, eager] : sends_waiting_) {
+    if (message->call().peer == member) tags.push_back(message->call().tag);
+  }
   return tags;
 }
 

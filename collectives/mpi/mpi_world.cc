@@ -85,13 +85,15 @@ const char* level_name(int level) {
 // The call of this process that is under way: MPI must not end before that. Null: none.
 std::atomic<const char*> running{nullptr};
 std::atomic<bool> exiting{false};
+// The process whose MPI this is: one that it forks has none, and may end by exit().
+pid_t of_process = 0;
 // The call of a CallOfJob; null: none.
 std::atomic<const char*> of_job{nullptr};
 
 // MPI_Finalize() deletes the attributes of MPI_COMM_SELF before it does anything else.
 int finalized_early(MPI_Comm, int, void*, void*) {
   const char* const call = running.load();
-  if (call == nullptr || job_is_aborted()) return MPI_SUCCESS;
+  if (call == nullptr || job_is_aborted() || getpid() != of_process) return MPI_SUCCESS;
   std::fprintf(stderr, "rankloom: %s was called while %s() runs, want it after that\n",
                exiting.load() ? "exit()" : "MPI_Finalize()", call);
   abort_job();
@@ -107,7 +109,7 @@ void watch_for_finalize() {
 }
 
 void finalize_at_exit() {
-  if (job_is_aborted()) return;
+  if (job_is_aborted() || getpid() != of_process) return;
   exiting.store(true);
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -306,6 +308,7 @@ std::string begin_mpi(CodeSite code, const char* call, int* argc, char*** argv) 
   int level = MPI_THREAD_SINGLE;
   struct sigaction before {};
   sigaction(SIGSEGV, nullptr, &before);
+  of_process = getpid();
   if (initialized != 0) {
     MPI_Query_thread(&level);
   } else {

@@ -106,15 +106,61 @@ absl::Status DeviceStreamState::status() const {
   return failure_;
 }
 
+absl::Status DeviceStreamState::take_status() {
+  OrderedMutexLock lock(&mu_);
+  return std::exchange(failure_, absl::OkStatus());
+}
+
+void learn_ends(const WaitedWorks& works) {
+  for (const std::weak_ptr<WorkState>& weak : works) {
+    if (const std::shared_ptr<WorkState> work = weak.lock(); work != nullptr && work->is_over())
+      work->learned_at_no_point();
+  }
+}
+
+void DeviceStreamState::have_waited_for(const WaitedWorks& works) {
+  WaitedWorks open;
+  for (const std::weak_ptr<WorkState>& weak : works) {
+    const std::shared_ptr<WorkState> work = weak.lock();
+    const std::shared_ptr<WorkState> whole = work != nullptr ? work->whole() : nullptr;
+    const std::shared_ptr<WorkState>& ended = whole != nullptr ? whole : work;
+    if (ended != nullptr && ended->has_open_outputs()) open.push_back(ended);
+  }
+  if (open.empty()) return;
+  OrderedMutexLock lock(&mu_);
+  if (waited_for_.size() >= sweep_at_) {
+    std::erase_if(waited_for_, [](const std::weak_ptr<WorkState>& weak) { return weak.expired(); });
+    sweep_at_ = std::max<size_t>(16, 2 * waited_for_.size());
+  }
+  waited_for_.insert(waited_for_.end(), open.begin(), open.end());
+}
+
+WaitedWorks DeviceStreamState::waited_for() const {
+  OrderedMutexLock lock(&mu_);
+  return waited_for_;
+}
+
+WaitedWorks DeviceStreamState::take_waited_for() {
+  OrderedMutexLock lock(&mu_);
+  return std::exchange(waited_for_, {});
+}
+
 DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
-                       DeviceGates gates, std::shared_ptr<const void> hold)
+                       DeviceGates gates, WaitedWorks waited_for, std::shared_ptr<const void> hold)
     : runtime_(std::move(runtime)),
       rank_(rank),
       event_(std::move(event)),
       gates_(std::move(gates)),
+      waited_for_(std::move(waited_for)),
       hold_(std::move(hold)) {}
 
 DeviceMark::~DeviceMark() = default;
+
+WaitedWorks DeviceMark::waited_for() const {
+  WaitedWorks all = runtime_->waited_for(gates_);
+  all.insert(all.end(), waited_for_.begin(), waited_for_.end());
+  return all;
+}
 
 bool DeviceMark::done(CodeSite code) {
   const CallScope call(runtime_->world_ref(),
@@ -125,6 +171,7 @@ bool DeviceMark::done(CodeSite code) {
     refuse({.rank = rank_, .group = {}, .op = "query"}, error_kind(passed.status()), "rank ", rank_,
            ": event query: ", located(message_of(passed.status()), code));
   }
+  if (*passed) learn_ends(waited_for());
   return *passed;
 }
 
@@ -133,7 +180,9 @@ absl::Status DeviceMark::wait(CodeSite code) {
     return CalledHandle{.rank = rank_, .handle = "event", .op = "synchronize", .code = code};
   });
   runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
-  return runtime_->await(*this, rank_, "event synchronize", "", code);
+  absl::Status waited = runtime_->await(*this, rank_, "event synchronize", "", code);
+  if (waited.ok()) learn_ends(waited_for());
+  return waited;
 }
 
 DeviceRuntime::DeviceRuntime(WorldState* world, std::shared_ptr<DeviceDriver> driver)
@@ -211,7 +260,7 @@ absl::Status DeviceRuntime::start(const std::shared_ptr<DeviceLaunch>& launch,
         if (std::find(closed.begin(), closed.end(), gate.get()) != closed.end()) continue;
         closed.push_back(gate.get());
         gate->behind.push_back(launch);
-        if (!gate->strong) ++closed_for_good;
+        if (!gate->time.strong) ++closed_for_good;
       }
     }
     launch->gates_ = static_cast<int>(closed.size());
@@ -401,7 +450,7 @@ std::optional<int64_t> DeviceRuntime::take_turn() {
   end_launches();
   for (const std::shared_ptr<DeviceGate>& gate : expired) {
     open(gate,
-         make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->timeout),
+         make_error(ErrorKind::kTimeout, gate->stream->who(), "waited ", absl::FormatDuration(gate->time.timeout),
                     " for a work: ", gate->text),
          OpenedBy::kTimeout);
   }
@@ -450,22 +499,21 @@ struct DeviceRuntime::GateOpener final : Dependant {
 
 absl::Status DeviceRuntime::block(const std::shared_ptr<DeviceStreamState>& stream, int device,
                                   DeviceDriver::StreamHandle handle, const std::shared_ptr<WorkState>& work,
-                                  std::shared_ptr<HeldByStream> held, absl::Duration timeout, CodeSite code,
+                                  std::shared_ptr<HeldByStream> held, const GateTime& time, CodeSite code,
                                   Enter enter) {
   auto gate = std::make_shared<DeviceGate>();
   gate->stream = stream;
   gate->device = device;
-  gate->strong = timeout != absl::InfiniteDuration();
-  gate->timeout = gate->strong ? timeout : world_.options().timeout;
+  gate->time = time;
   const Site site = work->site(code);
   gate->text = absl::StrCat(site_text(site), site_place(site));
   gate->code = code;
-  gate->deadline_ns = Deadline::after(monotonic_ns(), gate->timeout, !gate->strong).at_ns;
+  gate->deadline_ns = Deadline::after(monotonic_ns(), time.timeout, !time.strong).at_ns;
   absl::StatusOr<DeviceDriver::Wait> wait = driver_->take_wait(device);
   if (!wait.ok()) return wait.status();
   gate->wait = *wait;
   enter(gate);
-  absl::Status waits = driver_->wait_word(handle, wait->word, gate->timeout);
+  absl::Status waits = driver_->wait_word(handle, wait->word, time.timeout);
   if (waits.ok()) {
     waits = driver_->record(wait->behind, handle);
     gate->keeps_word = !waits.ok();
@@ -506,12 +554,13 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
       gate->stream->fail(
           make_error(ErrorKind::kTimeout, gate->stream->who(), "the device gave up waiting for a work: ", gate->text));
     }
+    if (by == OpenedBy::kWork) gate->waited = gate->awaited;
     gate->open.store(true, std::memory_order_release);
     gate->wait.word->released.store(1, std::memory_order_release);
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {
       const std::shared_ptr<DeviceLaunch> launch = weak.lock();
       if (launch == nullptr || launch->finished_ || launch->gates_ == 0) continue;
-      if (!gate->strong && launch->closed.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      if (!gate->time.strong && launch->closed.fetch_sub(1, std::memory_order_acq_rel) == 1)
         launch->waker_ = std::make_unique<World::OutsideWaker>(&scheduler_);
       if (--launch->gates_ > 0) continue;
       if (ends_) {  // the memory of ranks that have ended
@@ -527,8 +576,10 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
   }
   if (!gate->keeps_word) driver_->give_wait(gate->device, gate->wait);
   if (by == OpenedBy::kTimeout) {
-    // Letting go of the last handle withdraws the call, as the rank that owns it.
-    scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [held = std::move(held)] {});
+    // As the rank that owns the call: its time is over, or letting go of the last handle withdraws it.
+    scheduler_.spawn({.rank = gate->stream->rank, .kind = TaskKind::kHelper}, [gate, held = std::move(held), awaited] {
+      if (gate->time.ends_call && awaited != nullptr) (void)awaited->time_out(gate->time.timeout, gate->code);
+    });
     held = nullptr;
   }
   if (let_go != nullptr) {
@@ -572,6 +623,15 @@ std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates
   OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : gates) {
     if (gate->awaited != nullptr) works.push_back(gate->awaited);
+  }
+  return works;
+}
+
+WaitedWorks DeviceRuntime::waited_for(const DeviceGates& gates) const {
+  WaitedWorks works;
+  OrderedMutexLock lock(&mu_);
+  for (const std::shared_ptr<DeviceGate>& gate : gates) {
+    if (!gate->waited.expired()) works.push_back(gate->waited);
   }
   return works;
 }

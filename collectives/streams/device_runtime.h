@@ -31,6 +31,12 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver);
 
 class DeviceRuntime;
 
+// Calls that a stream has waited for, as long as somebody has a handle: the rank comes to know that they are done when
+// it learns how far the stream is.
+using WaitedWorks = std::vector<std::weak_ptr<WorkState>>;
+// By a task of their rank, or of one that waits for its stream.
+void learn_ends(const WaitedWorks& works);
+
 // The fate of a stream, for itself and for the waits in it. Thread-safety: all methods.
 class DeviceStreamState {
  public:
@@ -41,11 +47,26 @@ class DeviceStreamState {
   std::string who() const;  // "rank 0, stream comm: "
   void fail(const absl::Status& status);
   absl::Status status() const;
+  // The same, once: the stream goes on as one without failure. For callers that tell of it.
+  absl::Status take_status();
+
+  void have_waited_for(const WaitedWorks& works);
+  WaitedWorks waited_for() const;
+  WaitedWorks take_waited_for();
 
  private:
   friend class DeviceRuntime;
   mutable OrderedMutex mu_{LockLevel::kDeviceFailure};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  WaitedWorks waited_for_ ABSL_GUARDED_BY(mu_);  // of those that the rank may not know to be done
+  size_t sweep_at_ ABSL_GUARDED_BY(mu_) = 16;    // out of `waited_for_` those without a handle
+};
+
+// How long a gate may be closed.
+struct GateTime {
+  absl::Duration timeout;
+  bool strong = false;     // the timeout is the caller's own: the wait ends by itself
+  bool ends_call = false;  // the timeout is the awaited call's, which ends by it, as in a wait
 };
 
 // A wait of a stream for a work, which ends by a write of the host only. Fields without a comment are const.
@@ -53,15 +74,15 @@ struct DeviceGate {
   std::shared_ptr<DeviceStreamState> stream;
   int device = 0;
   DeviceDriver::Wait wait;
-  absl::Duration timeout;
+  GateTime time;
   int64_t deadline_ns = Deadline::kNever;  // of the monotonic clock
-  bool strong = false;                     // the timeout is the caller's own: the wait ends by itself
   std::string text;                        // what is awaited, for reports
   CodeSite code;
   bool keeps_word = false;         // the driver failed when the stream had it already
   std::atomic<bool> open = false;  // written under the runtime's mutex
   // Guarded by the runtime's mutex.
   std::shared_ptr<WorkState> awaited;                      // null: it is over
+  std::weak_ptr<WorkState> waited;                         // the same, if that opened the gate by its end
   std::shared_ptr<HeldByStream> held;                      // keeps the call; null: the gate is open
   std::vector<std::weak_ptr<struct DeviceLaunch>> behind;  // launches that are submitted once it is open
 };
@@ -88,9 +109,9 @@ class RecordedEvent {
 // A mark in a device's stream (docs/words.md: event).
 class DeviceMark final : public EventState {
  public:
-  // `hold`: kept as long as the mark is.
+  // `gates` may be closed, and of what the stream `waited_for` before; `hold`: kept as long as the mark is.
   DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
-             DeviceGates gates, std::shared_ptr<const void> hold);
+             DeviceGates gates, WaitedWorks waited_for, std::shared_ptr<const void> hold);
   ~DeviceMark() override;
 
   bool done(CodeSite code) override;
@@ -101,12 +122,15 @@ class DeviceMark final : public EventState {
   const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
   // The gates before it that may be closed still.
   const DeviceGates& gates() const { return gates_; }
+  // All that the stream has waited for when it has passed the mark.
+  WaitedWorks waited_for() const;
 
  private:
   const std::shared_ptr<DeviceRuntime> runtime_;
   const int rank_;
   const std::shared_ptr<const RecordedEvent> event_;
   const DeviceGates gates_;
+  const WaitedWorks waited_for_;  // before the gates
   const std::shared_ptr<const void> hold_;
 };
 
@@ -175,12 +199,11 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // come here.
   void await_device(const std::shared_ptr<DeviceLaunch>& launch, bool unwinds);
 
-  // Makes a stream wait for a work that is not done, and hold `held` until then. `timeout` infinite: the world's
-  // default, which no report counts on. `enter`: notes that the stream has the gate, before it has: a mark that another
-  // task of the rank records meanwhile may stand behind it.
+  // Makes a stream wait for a work that is not done, and hold `held` until then. `enter`: notes that the stream has the
+  // gate, before it has: a mark that another task of the rank records meanwhile may stand behind it.
   using Enter = absl::FunctionRef<void(const std::shared_ptr<DeviceGate>&)>;
   absl::Status block(const std::shared_ptr<DeviceStreamState>& stream, int device, DeviceDriver::StreamHandle handle,
-                     const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, absl::Duration timeout,
+                     const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, const GateTime& time,
                      CodeSite code, Enter enter);
   // Lets go of what `stream` holds, in the order of the stream. `unwound`: so does an exception, and nothing that
   // follows is wanted: its gates are opened. No scheduling point: destructors come here.
@@ -193,6 +216,8 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   // The works that these gates wait for still.
   std::vector<std::shared_ptr<WorkState>> awaited(const DeviceGates& gates) const;
+  // Those whose end has opened them.
+  WaitedWorks waited_for(const DeviceGates& gates) const;
 
   // For the text of a stall: a line each of streams that wait at a gate; empty: none does.
   std::string blocked_text() const;

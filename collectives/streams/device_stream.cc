@@ -1,12 +1,15 @@
 #include "collectives/streams/device_stream.h"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/stream_call.h"
 #include "collectives/work/completion.h"
@@ -82,12 +85,17 @@ DeviceStream::~DeviceStream() {
 
 std::string_view DeviceStream::name() const { return state_->name; }
 
-void DeviceStream::point(const char* what, CodeSite code, bool polls) const {
+void DeviceStream::check_rank(const char* what, CodeSite code) const {
   if (const Task* const task = Task::current();
       task != nullptr && (task->scheduler != &runtime_->scheduler() || task->info.rank != state_->rank)) {
     refuse({.rank = task->info.rank, .group = {}, .op = what}, ErrorKind::kInvalidArgument, state_->who(), what,
-           " was called by rank ", task->info.rank, ", want the rank that made the stream");
+           " was called by rank ", task->info.rank, ", want the rank that made the stream",
+           site_place(Site{.code = code}));
   }
+}
+
+void DeviceStream::point(const char* what, CodeSite code, bool polls) const {
+  check_rank(what, code);
   const Site site{.what = what, .code = code, .detail = state_->name};
   polls ? runtime_->scheduler().poll(site) : runtime_->scheduler().point(site);
 }
@@ -105,9 +113,24 @@ void DeviceStream::check(const absl::Status& status, const char* what, CodeSite 
 }
 
 DeviceGates DeviceStream::gates() {
+  DeviceGates opened;
+  {
+    OrderedMutexLock lock(&mu_);
+    std::copy_if(gates_.begin(), gates_.end(), std::back_inserter(opened),
+                 [](const std::shared_ptr<DeviceGate>& gate) { return gate->open.load(); });
+  }
+  // Before they go: another task of the rank finds the works in the gates, or in the list.
+  state_->have_waited_for(runtime_->waited_for(opened));
   OrderedMutexLock lock(&mu_);
-  std::erase_if(gates_, [](const std::shared_ptr<DeviceGate>& gate) { return gate->open.load(); });
+  std::erase_if(gates_, [&opened](const std::shared_ptr<DeviceGate>& gate) {
+    return std::find(opened.begin(), opened.end(), gate) != opened.end();
+  });
   return gates_;
+}
+
+void DeviceStream::learn_waited_for() {
+  (void)gates();  // those that have opened since
+  learn_ends(state_->take_waited_for());
 }
 
 // Each once: streams may wait for each other's events in turn.
@@ -125,17 +148,20 @@ absl::StatusOr<std::shared_ptr<DeviceMark>> DeviceStream::mark(std::shared_ptr<c
   if (!event.ok()) return event.status();
   auto recorded = std::make_shared<const RecordedEvent>(runtime_->shared_driver(), device_, *event);
   if (absl::Status status = runtime_->driver().record(recorded->handle(), handle_); !status.ok()) return status;
-  return std::make_shared<DeviceMark>(runtime_, state_->rank, std::move(recorded), gates(), std::move(hold));
+  DeviceGates before = gates();  // first: a work goes from there into the list
+  return std::make_shared<DeviceMark>(runtime_, state_->rank, std::move(recorded), std::move(before),
+                                      state_->waited_for(), std::move(hold));
 }
 
 absl::Status DeviceStream::block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held,
-                                 absl::Duration timeout, CodeSite code) {
+                                 const GateTime& time, CodeSite code) {
   if (work->is_completed()) {
     work->seen_done();
+    state_->have_waited_for({work});
     if (absl::Status ended = work->status(); !ended.ok()) state_->fail(ended);
     return absl::OkStatus();
   }
-  return runtime_->block(state_, device_, handle_, work, std::move(held), timeout, code,
+  return runtime_->block(state_, device_, handle_, work, std::move(held), time, code,
                          [this](const std::shared_ptr<DeviceGate>& gate) {
                            OrderedMutexLock lock(&mu_);
                            gates_.push_back(gate);
@@ -154,7 +180,11 @@ void DeviceStream::wait_for(const Work& work, absl::Duration timeout, CodeSite c
   waited_for->settled("block_current_stream", code);
   // A work of the user's own may answer with a future that its owner completes.
   const auto held = std::make_shared<HeldWork>(waited_for->get_future(work).work(), wanted_);
-  if (held->state() != nullptr) check(block(held->state(), held, timeout, code), kWhat, code);
+  if (held->state() == nullptr) return;
+  // The world's default is one that no report counts on.
+  const bool strong = timeout != absl::InfiniteDuration();
+  const GateTime time{.timeout = strong ? timeout : runtime_->world().options().timeout, .strong = strong};
+  check(block(held->state(), held, time, code), kWhat, code);
 }
 
 Stream::Event DeviceStream::record(CodeSite code) {
@@ -178,6 +208,7 @@ void DeviceStream::wait_event(const Stream::Event& event, CodeSite code) {
   const CallScope call(runtime_->world_ref(), [&] { return called(kWhat, code); });
   point(kWhat, code);
   enter(other->gates());
+  state_->have_waited_for(other->waited_for());
   check(runtime_->driver().wait_event(handle_, other->event()->handle()), kWhat, code);
 }
 
@@ -188,7 +219,10 @@ void DeviceStream::synchronize(CodeSite code) {
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   check(here.status(), kWhat, code);
   absl::Status ended = runtime_->await(**here, state_->rank, kWhat, state_->name, code);
-  if (ended.ok()) ended = state_->status();
+  if (ended.ok()) {
+    learn_waited_for();
+    ended = state_->status();
+  }
   retrieved_error(runtime_->world_ref(), state_->rank, ended);
   throw_if_error(ended, {.rank = state_->rank, .group = {}, .op = kWhat});
 }
@@ -198,6 +232,7 @@ bool DeviceStream::query(CodeSite code) {
   point("stream query", code, /*polls=*/true);
   const absl::StatusOr<bool> idle = runtime_->driver().idle(handle_);
   check(idle.status(), "stream query", code);
+  if (*idle) learn_waited_for();
   return *idle;
 }
 
@@ -207,11 +242,21 @@ absl::Status DeviceStream::status() const {
   return status;
 }
 
+absl::Status DeviceStream::take_status() {
+  absl::Status status = state_->take_status();
+  retrieved_error(runtime_->world_ref(), state_->rank, status);
+  return status;
+}
+
 absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& call) {
+  const char* const op = op_row(call.op).name;
+  const CodeSite code = call.code;
+  const CallScope scope(runtime_->world_ref(), [&] { return called(op, code); });
+  check_rank(op, code);
   absl::StatusOr<std::shared_ptr<DeviceMark>> here = mark();
   if (!here.ok()) return here.status();
   if (call_device(call).kind != Device::Kind::kCpu) return issue_on_device(group, std::move(call), *std::move(here));
-  return issue_on_host(group, std::move(call), **here);
+  return issue_on_host(group, std::move(call), *std::move(here));
 }
 
 absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, CollectiveCall&& call,
@@ -243,26 +288,36 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
       (void)state->wait(timeout, /*timeout_is_default=*/false, code);
     });
   }
-  if (absl::Status blocked = block(state, held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
+  // The device knows real time only. A timeout of the call's own is the waiting task's.
+  const absl::Duration later = timeout_is_default ? absl::ZeroDuration() : runtime_->world().options().timeout;
+  const GateTime time{.timeout = timeout + later, .ends_call = true};
+  if (absl::Status blocked = block(state, held, time, code); !blocked.ok()) return blocked;
   return WorkState::handle(outer);
 }
 
 // Once the stream is there, a helper of the rank issues the call and waits for it.
-absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here) {
+absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, CollectiveCall&& call,
+                                                 std::shared_ptr<DeviceMark> here) {
   const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
+  // The call's time begins when the device is there, and ends in the helper's wait.
+  const GateTime time{.timeout = call.timeout + runtime_->world().options().timeout};
   const std::shared_ptr<StreamCall> held =
       StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_, wanted_);
-  if (absl::Status blocked = block(held->outer(), held, absl::InfiniteDuration(), code); !blocked.ok()) return blocked;
-  const DeviceMark* const after = &here;
+  if (absl::Status blocked = block(held->outer(), held, time, code); !blocked.ok()) return blocked;
+  GroupFront::of(group).queued_on_stream(held->outer());
+  const DeviceMark* const after = here.get();
   absl::Status asked = runtime_->launch(
       std::make_shared<DeviceLaunch>(), state_->rank, device_, Site{.what = op, .code = code}, std::nullopt,
-      {&after, 1}, [scheduler = &runtime_->scheduler(), rank = state_->rank, held](const absl::Status& status) {
+      {&after, 1}, [scheduler = &runtime_->scheduler(), rank = state_->rank, held, here](const absl::Status& status) {
         if (!status.ok() || scheduler->aborted()) {
           (void)held->run(status.ok() ? scheduler->abort_cause() : status);
           return;
         }
-        scheduler->spawn({.rank = rank, .kind = TaskKind::kStream}, [held] { (void)held->run(absl::OkStatus()); });
+        scheduler->spawn({.rank = rank, .kind = TaskKind::kStream}, [held, here] {
+          learn_ends(here->waited_for());
+          (void)held->run(absl::OkStatus());
+        });
       });
   if (asked.ok()) return WorkState::handle(held->outer());
   (void)held->run(asked);

@@ -41,6 +41,8 @@ class DeviceStream : public Stream {
   void synchronize(CodeSite code = CodeSite::here()) override;
   bool query(CodeSite code = CodeSite::here()) override;
   absl::Status status() const override;
+  // status(), told once: the stream goes on as one that has not failed. For callers that raise it.
+  absl::Status take_status();
   absl::StatusOr<Work> issue(ProcessGroup& group, CollectiveCall&& call) override;
 
  protected:
@@ -49,17 +51,21 @@ class DeviceStream : public Stream {
 
  private:
   CalledHandle called(const char* what, CodeSite code) const;
-  // A scheduling point of the calling task. Throws if its rank is not the stream's.
+  // Throws if the calling task's rank is not the stream's.
+  void check_rank(const char* what, CodeSite code) const;
+  // A scheduling point of the calling task, and the check.
   void point(const char* what, CodeSite code, bool polls = false) const;
   void check(const absl::Status& status, const char* what, CodeSite code) const;
-  absl::Status block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, absl::Duration timeout,
+  absl::Status block(const std::shared_ptr<WorkState>& work, std::shared_ptr<HeldByStream> held, const GateTime& time,
                      CodeSite code);
   // issue(), from the mark `here` of the stream on. On the device: the call is made now, and its kernel waits for the
   // mark. On the host: a task of the rank makes the call once the device has come to the mark.
   absl::StatusOr<Work> issue_on_device(ProcessGroup& group, CollectiveCall&& call, std::shared_ptr<DeviceMark> here);
-  absl::StatusOr<Work> issue_on_host(ProcessGroup& group, CollectiveCall&& call, const DeviceMark& here);
-  // The gates that are closed still.
+  absl::StatusOr<Work> issue_on_host(ProcessGroup& group, CollectiveCall&& call, std::shared_ptr<DeviceMark> here);
+  // The gates that may be closed still; of others the stream has waited for their works.
   DeviceGates gates();
+  // The rank knows how far the stream is, and so the ends of these works.
+  void learn_waited_for();
   // All that is queued from here on stands behind these gates, too.
   void enter(const DeviceGates& gates);
 

@@ -51,6 +51,12 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
   return ended_early(std::move(waited), timeout, timeout_is_default, code);
 }
 
+absl::Status MemberWork::time_out(absl::Duration timeout, CodeSite code) {
+  const CallScope call(world_ref(), [&] { return called("wait", code); });
+  if (is_over()) return status();
+  return ended_early(make_error(ErrorKind::kTimeout, ""), timeout, /*timeout_is_default=*/false, code);
+}
+
 // Not inlined: a waiting rank's stack is no larger for what few waits need.
 [[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout,
                                                        bool timeout_is_default, CodeSite code) {

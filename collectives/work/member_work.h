@@ -29,6 +29,7 @@ class RanksElsewhere;
 class MemberWork : public WorkState, public WaitsFor {
  public:
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
+  absl::Status time_out(absl::Duration timeout, CodeSite code) override;
   std::vector<TensorView> result() override { return {call_.outputs.begin(), call_.outputs.end()}; }
   void dropped() noexcept override;
   bool acts_when_dropped() const override { return true; }

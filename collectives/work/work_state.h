@@ -194,6 +194,12 @@ class WorkState : public OpenCall {
   // every other record GroupFront has it closed when the work is done.
   int64_t own_record() const { return own_record_; }
 
+  // The end of a wait for `timeout` that another clock has measured: a call that is not done is withdrawn, and ends
+  // with a Timeout. For a task of the work's rank.
+  virtual absl::Status time_out(absl::Duration /*timeout*/, CodeSite code) {
+    return wait(absl::ZeroDuration(), /*timeout_is_default=*/false, code);
+  }
+
   // wait() without a scheduling point before it, and without what a subclass makes of a wait that ends early: for
   // waiters that are not the work's owner, such as streams. The owner may not know what they know of the work, so
   // the work is not learned().

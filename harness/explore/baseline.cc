@@ -1,6 +1,8 @@
 #include "harness/explore/baseline.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <memory>
 #include <tuple>
 
@@ -342,6 +344,13 @@ void observe_bytes(RankContext& rank, std::string_view name, std::string_view te
   seen->lists[static_cast<size_t>(rank.rank())].push_back(std::move(observation));
 }
 
-std::string number_text(double value) { return absl::StrFormat("%.17g", value); }
+std::string number_text(long double value) {
+  // A double has 17 digits, and is told by them; only a long double of more bits needs 21.
+  if (const double rounded = static_cast<double>(value); static_cast<long double>(rounded) == value || value != value)
+    return absl::StrFormat("%.17g", rounded);
+  std::array<char, 64> text;
+  const int size = std::snprintf(text.data(), text.size(), "%.21Lg", value);
+  return std::string(text.data(), static_cast<size_t>(size));
+}
 
 }  // namespace rankloom::internal

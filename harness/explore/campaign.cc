@@ -197,7 +197,7 @@ Campaign::Explored Campaign::explore(const Budget& budget, absl::FunctionRef<voi
       }
       if (!paused) deal_parts();
       if ((paused || runs_left_ == 0) && !anyone_works()) break;
-      if (paused && overdue(budget.end_ns, has_work)) break;
+      if (paused && overdue(budget.last_ns, has_work)) break;
       wait_for_news(budget.end_ns);
       explored_.open = trunk_->open() + static_cast<int64_t>(returned_.size());
       for (const Worker& worker : states_) explored_.open += has_work(worker) ? worker.open : 0;
@@ -361,7 +361,7 @@ Campaign::Drawn Campaign::draw(int strategies, const Budget& budget, absl::Funct
       if (paused || !more) break;
     }
     if (paused &&
-        (drawn_.failure.has_value() ? monotonic_ns() - grace_ns_ >= budget.end_ns : overdue(budget.end_ns, has_work)))
+        (drawn_.failure.has_value() ? monotonic_ns() - grace_ns_ >= budget.last_ns : overdue(budget.last_ns, has_work)))
       break;
     wait_for_news(budget.end_ns);
     told(drawn_);

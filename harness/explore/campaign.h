@@ -34,7 +34,8 @@ class Campaign {
   };
   struct Budget {
     int64_t runs = 0;
-    int64_t end_ns = 0;  // on the monotonic clock
+    int64_t end_ns = 0;   // on the monotonic clock: no more runs are begun
+    int64_t last_ns = 0;  // of the whole search: a run that goes on for the grace time after that is given up
   };
   // All that was told so far.
   struct Explored {

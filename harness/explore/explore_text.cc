@@ -110,12 +110,15 @@ std::string gap_text(const std::vector<ExploreReport::Share>& shares) {
           " that rankloom can see; not verified because of: ", absl::StrJoin(share.unseen, "; "));
     }
     if (share.schedules > 0 || share.open > 0) {
-      return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"),
-                          " that can differ were run, at least ", share.open, " more were not");
+      return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"), " that can differ were run, ",
+                          share.open == 0 ? "and perhaps more were not"
+                                          : absl::StrCat("at least ", share.open,
+                                                         share.open == 1 ? " more was not" : " more were not"));
     }
-    drawn.push_back(share.strategy);
+    if (share.runs > 0) drawn.push_back(share.strategy);
   }
-  return drawn.empty() ? "not exhaustive: no strategy was asked for"
+  if (shares.empty()) return "not exhaustive: no strategy was asked for";
+  return drawn.empty() ? "not exhaustive: the default order only"
                        : absl::StrCat("not exhaustive: ", absl::StrJoin(drawn, ", "), " only");
 }
 

@@ -220,7 +220,9 @@ void ForkedWorkers::run_worker(int socket) {
   thread_local EndsAtExit at_exit(socket);
   // Of other threads, those of ranks.
   static const EndsAtExit* const of_process = new EndsAtExit(socket);
-  std::atexit([] { delete of_process; });
+  std::atexit([] {
+    if (of_process->worker == getpid()) delete of_process;
+  });
   SocketToLeader leader(socket);
   // An exception that left this would go on in the program, as that of another process than the one that called.
   int code = EXIT_SUCCESS;

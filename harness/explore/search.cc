@@ -191,7 +191,8 @@ void Search::exhaust() {
   const bool alone = options_.strategies.size() == 1;
   const int64_t left = options_.max_runs - report_.runs;
   const Campaign::Budget budget{.runs = alone ? left : (left + 1) / 2,
-                                .end_ns = ns_until(alone ? options_.max_time : options_.max_time / 2)};
+                                .end_ns = ns_until(alone ? options_.max_time : options_.max_time / 2),
+                                .last_ns = ns_until(options_.max_time)};
   const bool saw_any =
       campaign_ != nullptr ? exhaust_together(budget, name, &share) : exhaust_alone(budget, name, &share);
   if (report_.failure.has_value() || !report_.error.ok()) return;
@@ -289,7 +290,8 @@ void Search::draw_together(size_t first_share) {
     report_.runs = before + drawn.all_runs();
     for (size_t s = 0; s < drawn.runs.size(); ++s) report_.shares[first_share + s].runs = drawn.runs[s];
   };
-  const Campaign::Budget budget{.runs = options_.max_runs - before, .end_ns = ns_until(options_.max_time)};
+  const int64_t end_ns = ns_until(options_.max_time);
+  const Campaign::Budget budget{.runs = options_.max_runs - before, .end_ns = end_ns, .last_ns = end_ns};
   const Campaign::Drawn drawn =
       campaign_->draw(static_cast<int>(drawn_.size()), budget, [&](const Campaign::Drawn& now) {
         take(now);
@@ -453,8 +455,8 @@ absl::Status prepare(const ExploreOptions& options, int number, CodeSite code, W
   world->schedule = {};
   if (!world->seed.has_value()) world->seed = options.first_seed;
   world->max_steps = options.max_steps;
-  world->trace_limit = Trace::kWhole;
   if (absl::Status status = apply_environment_to_run(number, world); !status.ok()) return status;
+  world->trace_limit = Trace::kWhole;  // whatever the environment says: what was found is run again by its trace
   const absl::StatusOr<int> ranks = ranks_from_environment(number);
   if (!ranks.ok()) return ranks.status();
   if (*ranks > 0) world->world_size = *ranks;

@@ -217,6 +217,7 @@ void append_line(std::string text, std::string* out) {
 void append_columns(absl::Span<const Row> rows, int ranks, std::string* out) {
   std::vector<size_t> widths(static_cast<size_t>(ranks), 8);
   for (const Row& row : rows) {
+    if (row.rank < 0) continue;  // of no rank: a thread beside them
     size_t& width = widths[static_cast<size_t>(row.rank)];
     width = std::max(width, std::min(kMaxCell, row.text.size()));
   }
@@ -271,7 +272,10 @@ std::string story_text(const StepRecord& record, const RunReport& report,
   if (ranks <= kMaxColumns) {
     append_columns(rows, ranks, &out);
   } else {
-    for (const Row& row : rows) append_line(absl::StrCat(step_number(row), "  rank ", row.rank, ": ", row.text), &out);
+    for (const Row& row : rows) {
+      const std::string of_rank = row.rank < 0 ? "" : absl::StrCat("rank ", row.rank, ": ");
+      append_line(absl::StrCat(step_number(row), "  ", of_rank, row.text), &out);
+    }
   }
   return out;
 }

@@ -1,5 +1,7 @@
 #include "harness/mpi/mpi_team.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <deque>
 #include <thread>
@@ -23,11 +25,14 @@ std::string grace_text() { return absl::FormatDuration(absl::Nanoseconds(grace_o
 thread_local MpiChannel* searching = nullptr;
 
 // A rank that calls exit() on a fiber has the objects of its thread destroyed first, and its run would go wrong in
-// another way. Made on the thread after those of its fibers, so that it is destroyed before.
+// another way. Made on the thread after those of its fibers, so that it is destroyed before. A process that a run has
+// forked is none of the job's.
 struct EndsJobAtExit {
   ~EndsJobAtExit() {
-    if (searching != nullptr) searching->end_job("exit() was called while explore() runs, want it after that");
+    if (searching != nullptr && getpid() == process)
+      searching->end_job("exit() was called while explore() runs, want it after that");
   }
+  const pid_t process = getpid();
 };
 
 // The thread of process 0 that searches, and the messages between the two.

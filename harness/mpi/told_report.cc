@@ -99,6 +99,7 @@ std::string encode_report(const ExploreReport& report) {
     write_texts(share.unseen, &out);
   }
   write_texts(report.process_notes, &out);
+  write_texts(report.missed_faults, &out);
   out.number(report.failure.has_value());
   if (report.failure.has_value()) write_failure(*report.failure, &out);
   return out.take();
@@ -121,6 +122,7 @@ ExploreReport decode_report(std::string_view bytes, const WorldOptions& world) {
     share.unseen = read_texts(&in);
   }
   report.process_notes = read_texts(&in);
+  report.missed_faults = read_texts(&in);
   if (in.number<bool>()) report.failure = read_failure(&in, world);
   if (in.ok()) return report;
   ExploreReport none;

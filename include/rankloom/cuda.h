@@ -73,7 +73,8 @@ class CudaStream final : public CudaStreamView {
 
 // A tensor in device memory, for tests: contiguous, owned. Making one, to_host() and set() block the thread until the
 // device has done it, on a stream of their own: what other streams do to the tensor must have ended before, by wait()
-// or synchronize(). Letting go of one does not wait for the device, and must come after what uses it.
+// or synchronize(). Letting go of one does not wait for the device, and must come after what uses it: declare a tensor
+// before the stream of its calls, so that an exception lets go of the stream first, and of the tensor behind its calls.
 // Errors: DistError(CollectiveError) with CUDA's words.
 class CudaTensor {
  public:

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,7 +59,8 @@ struct ExploreOptions {
     int64_t open = 0;       // and choices that were seen and not tried yet
   };
 
-  // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset: 1).
+  // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset:
+  // first_seed).
   WorldOptions world = {.world_size = 4, .engine = EngineKind::kFibers};
   // The exhaustive one, if listed, runs first, with half of the budget (alone: all); then the others, in turns.
   std::vector<Strategy> strategies = {Strategy::exhaustive(), Strategy::pct(3), Strategy::starve(),
@@ -159,8 +161,21 @@ namespace internal {
 
 void observe_bytes(RankContext& rank, std::string_view name, std::string_view text, std::string_view bytes);
 
-// A number as a text that differs if its bits do.
-std::string number_text(double value);
+// A number as a text: that of another number differs.
+std::string number_text(long double value);
+
+template <typename T>
+std::string number_text_of(T value) {
+  if constexpr (std::is_integral_v<T>) return std::to_string(value);
+  return number_text(value);
+}
+
+// Its bytes, but for those that an 80-bit long double is filled up with.
+template <typename T>
+std::string_view number_bytes(const T& value) {
+  constexpr bool kFilled = std::is_same_v<T, long double> && std::numeric_limits<long double>::digits == 64;
+  return {reinterpret_cast<const char*>(&value), kFilled ? 10 : sizeof(T)};
+}
 
 }  // namespace internal
 
@@ -172,15 +187,16 @@ void observe(RankContext& rank, std::string_view name, const T& value) {
     const std::string_view text = value;
     internal::observe_bytes(rank, name, text, text);
   } else if constexpr (std::is_arithmetic_v<T>) {
-    internal::observe_bytes(rank, name, internal::number_text(static_cast<double>(value)),
-                            std::string_view(reinterpret_cast<const char*>(&value), sizeof(T)));
+    internal::observe_bytes(rank, name, internal::number_text_of(value), internal::number_bytes(value));
   } else {
     std::string text;
     std::string bytes;
     for (const auto& element : value) {
-      static_assert(std::is_arithmetic_v<std::remove_cvref_t<decltype(element)>>, "want numbers");
-      text += (text.empty() ? "" : " ") + internal::number_text(static_cast<double>(element));
-      bytes.append(reinterpret_cast<const char*>(&element), sizeof(element));
+      using Number = std::remove_cvref_t<decltype(element)>;
+      static_assert(std::is_arithmetic_v<Number>, "want numbers");
+      const Number number = element;
+      text += (text.empty() ? "" : " ") + internal::number_text_of(number);
+      bytes += internal::number_bytes(number);
     }
     internal::observe_bytes(rank, name, text, bytes);
   }

@@ -66,8 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CudaStreamTest, every_world(), world_name);
 
 TEST_P(CudaStreamTest, AKernelBehindABlockedWorkRunsAfterIt) {
   run(2, [](RankContext& rank) {
-    CudaStream stream(rank);
     const CudaTensor x(rank, std::vector<int32_t>{1});
+    CudaStream stream(rank);
     const auto work = std::make_shared<FutureWork>(rank);
     WorkState::handle(work).block_current_stream(stream);
     ASSERT_EQ(launch_fill(x.view().data_as<int32_t>(), 5, 1, stream.native()), cudaSuccess);
@@ -123,8 +123,8 @@ TEST_P(CudaStreamTest, ADeadlockNamesWhomTheStreamWaitsFor) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     if (rank.rank() == 1) return;
-    CudaStream stream(rank, "comm");
     const CudaTensor x(rank, std::vector<float>{1});
+    CudaStream stream(rank, "comm");
     (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
     stream.synchronize();
   });
@@ -135,9 +135,9 @@ TEST_P(CudaStreamTest, ACallReadsWhatIsQueuedBeforeItAndIsReadByWhatComesAfter) 
   Gate gate;
   run(3, [&](RankContext& rank) {
     auto pg = init_process_group(rank);
-    CudaStream stream(rank, "comm");
     const CudaTensor x(rank, std::vector<int32_t>{-1, -1});
     const CudaTensor seen(rank, std::vector<int32_t>{0, 0});
+    CudaStream stream(rank, "comm");
     ASSERT_EQ(launch_gate(gate.seen(), stream.native()), cudaSuccess);
     ASSERT_EQ(launch_fill(x.view().data_as<int32_t>(), rank.rank() + 1, 2, stream.native()), cudaSuccess);
     Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
@@ -157,8 +157,8 @@ TEST_P(CudaStreamTest, ACallReadsWhatIsQueuedBeforeItAndIsReadByWhatComesAfter) 
 TEST_P(CudaStreamTest, RanksRunAheadOfTheDeviceByManyCalls) {
   run(12, [](RankContext& rank) {
     auto pg = init_process_group(rank);
-    CudaStream stream(rank, "comm");
     const CudaTensor x(rank, std::vector<int32_t>{rank.rank()});
+    CudaStream stream(rank, "comm");
     const CallOptions options = {.timeout = absl::Seconds(20), .stream = &stream};
     for (int round = 0; round < 2; ++round) {
       pg->barrier().wait();

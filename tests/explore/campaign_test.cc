@@ -84,7 +84,8 @@ class PlayedWorkers : public WorkerLinks {
 int64_t in_a_minute() { return monotonic_ns() + 60'000'000'000; }
 
 Campaign::Drawn draw_with(Campaign* campaign, int64_t runs) {
-  return campaign->draw(/*strategies=*/3, {.runs = runs, .end_ns = in_a_minute()}, [](const Campaign::Drawn&) {});
+  return campaign->draw(/*strategies=*/3, {.runs = runs, .end_ns = in_a_minute(), .last_ns = in_a_minute()},
+                        [](const Campaign::Drawn&) {});
 }
 
 class WellBehaved : public PlayedWorkers {
@@ -227,8 +228,8 @@ TEST(CampaignTest, RefusesAProcessThatDoesNotFit) {
   for (const Case& c : cases) {
     Stranger workers(c.identity);
     Campaign campaign(&workers, kUs);
-    const Campaign::Explored explored =
-        campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+    const Campaign::Explored explored = campaign.explore(
+        {.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()}, [](const Campaign::Explored&) {});
     EXPECT_FALSE(explored.finished);
     EXPECT_EQ(std::string(campaign.error().message()), c.text);
   }
@@ -258,8 +259,8 @@ class AllDie : public PlayedWorkers {
 TEST(CampaignTest, EndsWhenNoProcessIsLeft) {
   AllDie workers;
   Campaign campaign(&workers, kUs);
-  const Campaign::Explored explored =
-      campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+  const Campaign::Explored explored = campaign.explore({.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()},
+                                                       [](const Campaign::Explored&) {});
   EXPECT_FALSE(explored.finished);
   EXPECT_THAT(std::string(campaign.error().message()),
               StartsWith("explore: no process is left to search, and none can be started: "));
@@ -300,8 +301,8 @@ class DiesWithTheTree : public PlayedWorkers {
 TEST(CampaignTest, APartGoesOnWhereItsLastProcessTold) {
   DiesWithTheTree workers;
   Campaign campaign(&workers, kUs);
-  const Campaign::Explored explored =
-      campaign.explore({.runs = 1'000, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+  const Campaign::Explored explored = campaign.explore(
+      {.runs = 1'000, .end_ns = in_a_minute(), .last_ns = in_a_minute()}, [](const Campaign::Explored&) {});
   EXPECT_TRUE(explored.finished);
   EXPECT_EQ(explored.runs, 9);
   EXPECT_EQ(explored.schedules, 8);
@@ -331,8 +332,8 @@ TEST(CampaignTest, IsNotFinishedWhenTheRunsAreSpent) {
     }
   } workers;
   Campaign campaign(&workers, kUs);
-  const Campaign::Explored explored =
-      campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+  const Campaign::Explored explored = campaign.explore({.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()},
+                                                       [](const Campaign::Explored&) {});
   EXPECT_FALSE(explored.finished);
   EXPECT_EQ(explored.runs, 100);
   EXPECT_TRUE(campaign.error().ok());
@@ -357,16 +358,28 @@ TEST(CampaignTest, DoesNotWaitForARunWithoutEnd) {
     NeverEnds workers;
     Campaign campaign(&workers, kUs, /*grace_ns=*/5'000'000);
     const Campaign::Explored explored =
-        campaign.explore({.runs = 100, .end_ns = soon}, [](const Campaign::Explored&) {});
+        campaign.explore({.runs = 100, .end_ns = soon, .last_ns = soon}, [](const Campaign::Explored&) {});
     EXPECT_FALSE(explored.finished);
     EXPECT_EQ(std::string(campaign.error().message()), text);
   }
   NeverEnds workers;
   Campaign campaign(&workers, kUs, /*grace_ns=*/5'000'000);
+  const int64_t end_ns = monotonic_ns() + 1'000'000;
   const Campaign::Drawn drawn =
-      campaign.draw(1, {.runs = 100, .end_ns = monotonic_ns() + 1'000'000}, [](const Campaign::Drawn&) {});
+      campaign.draw(1, {.runs = 100, .end_ns = end_ns, .last_ns = end_ns}, [](const Campaign::Drawn&) {});
   EXPECT_LT(drawn.all_runs(), 100);
   EXPECT_EQ(std::string(campaign.error().message()), text);
+}
+
+// The search of all orders ends before max_time: what it waits for then may take as long as the rest.
+TEST(CampaignTest, WaitsForARunUntilTheWholeTimeIsOver) {
+  NeverEnds workers;
+  Campaign campaign(&workers, kUs, /*grace_ns=*/5'000'000);
+  const int64_t now = monotonic_ns();
+  const int64_t last = now + 60'000'000;
+  campaign.explore({.runs = 100, .end_ns = now + 1'000'000, .last_ns = last}, [](const Campaign::Explored&) {});
+  EXPECT_GE(monotonic_ns(), last + 5'000'000);
+  EXPECT_THAT(std::string(campaign.error().message()), StartsWith("explore: a run has not ended 5ms after max_time"));
 }
 
 class Named : public WellBehaved {
@@ -446,8 +459,8 @@ TEST(CampaignTest, RefusesMoreRunsOfAPartThanWereHandedOut) {
     return News{.kind = News::Kind::kPart, .state = News::State::kDone, .runs = order.runs + 1, .schedules = 1};
   });
   Campaign campaign(&workers, kUs);
-  const Campaign::Explored explored =
-      campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+  const Campaign::Explored explored = campaign.explore({.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()},
+                                                       [](const Campaign::Explored&) {});
   EXPECT_FALSE(explored.finished);
   EXPECT_EQ(std::string(campaign.error().message()), "explore: process 1 tells of 51 runs, want at most 50");
 }
@@ -480,8 +493,8 @@ TEST(CampaignTest, PassesOnThatCompletionsWriteFromAPartThatIsDone) {
   for (const bool write : {false, true}) {
     GivesAndIsDone workers({.completions_write = write});
     Campaign campaign(&workers, kUs);
-    const Campaign::Explored explored =
-        campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+    const Campaign::Explored explored = campaign.explore(
+        {.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()}, [](const Campaign::Explored&) {});
     EXPECT_TRUE(explored.finished) << campaign.error();
     ASSERT_EQ(workers.given[0].size(), 2u);
     EXPECT_FALSE(workers.given[0][0].part.completions_write);
@@ -519,8 +532,8 @@ TEST(CampaignTest, DoesNotCoverObjectsThatProcessesMadeInOtherNumbers) {
     } workers(c);
     Campaign campaign(&workers, kUs);
     campaign.await_greetings(in_a_minute());
-    const Campaign::Explored explored =
-        campaign.explore({.runs = 100, .end_ns = in_a_minute()}, [](const Campaign::Explored&) {});
+    const Campaign::Explored explored = campaign.explore(
+        {.runs = 100, .end_ns = in_a_minute(), .last_ns = in_a_minute()}, [](const Campaign::Explored&) {});
     EXPECT_TRUE(explored.finished);
     if (c.covered) {
       EXPECT_THAT(explored.uncovered, testing::IsEmpty());

@@ -4,10 +4,12 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -305,6 +307,7 @@ TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
   EXPECT_EQ(summary({.strategies = {}}, append_thrice),
             "no failure in 2 runs (not exhaustive: no strategy was asked "
             "for)");
+  EXPECT_EQ(summary({.max_runs = 1}, append_thrice), "no failure in 1 run (not exhaustive: the default order only)");
   EXPECT_EQ(summary({.world = {.world_size = 2}}, [](RankContext& rank) { (void)rank.world().describe(); }),
             "no failure in 1000 runs (all 2 schedules that rankloom can see; not verified because of: "
             "World::describe(), which looks at all tasks)");
@@ -319,6 +322,57 @@ TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
   EXPECT_EQ(summary({.world = {.world_size = 2}}, append_thrice),
             "no failure in 3 runs (not exhaustive: seeded:7 only)");
   unsetenv("RANKLOOM_SEED");
+}
+
+// The trace of what was found is what repeats it, whatever the environment says of others.
+TEST(ExploreOnFibersTest, AFailureIsFoundThoughTracesAreCut) {
+  setenv("RANKLOOM_TRACE_LIMIT", "0", 1);
+  const ExploreReport report = explore({.world = fibers(2)}, bug("racy_counter").bug);
+  const ExploreReport by_two = explore({.world = fibers(2), .processes = 2}, bug("racy_counter").bug);
+  unsetenv("RANKLOOM_TRACE_LIMIT");
+  EXPECT_THAT(report.summary(), HasSubstr(": the count is "));
+  EXPECT_THAT(by_two.summary(), HasSubstr(": the count is "));
+}
+
+// Numbers that differ have texts that differ, and those that do not are equal whatever stands beside their bits.
+TEST(ExploreOnFibersTest, ObservedNumbersAreTheirOwn) {
+  const auto headline = [](auto of_first, auto of_second) {
+    const ExploreReport report = explore({.world = fibers(2)}, [&](RankContext& rank) {
+      observe(rank, "place", rank.store().add("arrived", 1) == 1 ? of_first : of_second);
+    });
+    return report.text();
+  };
+  EXPECT_THAT(headline(int64_t{9007199254740992}, int64_t{9007199254740993}),
+              AllOf(HasSubstr("9007199254740992"), HasSubstr("9007199254740993")));
+  EXPECT_THAT(
+      headline(std::vector<uint64_t>{1, 18446744073709551615u}, std::vector<uint64_t>{1, 18446744073709551614u}),
+      AllOf(HasSubstr("1 18446744073709551615"), HasSubstr("1 18446744073709551614")));
+  EXPECT_THAT(headline(0.1, 0.25), AllOf(HasSubstr("0.10000000000000001"), HasSubstr("0.25")));
+  long double filled[2];
+  std::memset(&filled[0], 0x11, sizeof(filled[0]));
+  std::memset(&filled[1], 0x22, sizeof(filled[1]));
+  for (long double& value : filled) {
+    const long double third = 1.0L / 3;
+    std::memcpy(&value, &third, std::numeric_limits<long double>::digits == 64 ? 10 : sizeof(third));
+  }
+  const auto observed = [&](int64_t place) { return std::span(&filled[place - 1], 1); };
+  EXPECT_TRUE(explore({.world = fibers(2)}, [&](RankContext& rank) {
+                if (rank.rank() == 0) observe(rank, "third", observed(rank.store().add("arrived", 1)));
+                if (rank.rank() == 1) rank.store().add("arrived", 1);
+              }).ok());
+}
+
+// A step of a thread beside the ranks has no column.
+TEST(ExploreOnFibersTest, AStoryHasStepsOfNoRank) {
+  for (const int ranks : {1, 6}) {
+    const ExploreReport report = explore({.world = fibers(ranks)}, [](RankContext& rank) {
+      std::thread([&] { rank.world().note("from beside"); }).join();
+      for (int i = 0; i < 250; ++i) rank.store().set("a", "b");
+      throw std::runtime_error("always");
+    });
+    ASSERT_TRUE(report.failure.has_value());
+    EXPECT_THAT(report.failure->story, Not(HasSubstr("rank -1")));
+  }
 }
 
 // As that of a run: whoever prints it adds the newline.

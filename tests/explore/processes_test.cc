@@ -511,8 +511,13 @@ TEST(ProcessesOnFibersTest, AProcessThatARunForksMayExit) {
         explore({.world = world, .strategies = {Strategy::exhaustive()}, .processes = 2}, [&](RankContext& rank) {
           if (!is_backwards(rank) || getpid() == here) return;
           const pid_t child = fork();
-          if (child == 0) std::exit(0);
-          waitpid(child, nullptr, 0);
+          if (child == 0) std::exit(5);
+          int status = 0;
+          waitpid(child, &status, 0);
+          // On a fiber the code is lost.
+          const int wanted = engine == EngineKind::kFibers ? EXIT_FAILURE : 5;
+          if (!WIFEXITED(status) || WEXITSTATUS(status) != wanted)
+            throw std::runtime_error(absl::StrCat("status ", status));
         });
     EXPECT_TRUE(report.verified) << report.text();
     EXPECT_THAT(report.process_notes, IsEmpty());

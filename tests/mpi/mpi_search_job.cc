@@ -2,6 +2,7 @@
 // outcome of each run that it makes to a file of its own in FOLDER, and process 0 tells of the report.
 
 #include <mpi.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -21,6 +22,7 @@
 #include "collectives/mpi/mpi_world.h"
 #include "harness/mpi/mpi_team.h"
 #include "rankloom/explore.h"
+#include "rankloom/faults.h"
 #include "rankloom/mpi.h"
 #include "rankloom/sync.h"
 
@@ -78,6 +80,7 @@ class Job {
     if (kind_ == "drawn_fails" || kind_ == "fails_by_one") options.strategies = {Strategy::random()};
     if (kind_ == "options" && process() == 1) options.max_steps = 77'777;
     if (kind_ == "processes") options.processes = 2;
+    if (kind_ == "missed_fault") options.world.faults = *FaultPlan::parse("crash@op=all_reduce");
     if (kind_ == "max_runs") options.max_runs = 0;
     if (kind_ == "max_runs_of_one" && process() == 1) options.max_runs = 0;
     if (kind_.starts_with("hang")) options.max_time = absl::Seconds(15);
@@ -106,6 +109,7 @@ class Job {
     const std::string order = append_numbers(rank, fails ? 1 : kind_ == "drawn" ? 2 : ends ? 4 : 3);
     if (order.empty()) return;
     note(order);
+    if (kind_ == "child_exits" && ++made_ == 5) run_child();
     if (fails && order == "210" && (kind_ != "fails_by_one" || process() == 1)) throw std::runtime_error("backwards");
     if (kind_ == "default_fails") throw std::runtime_error("always");
     if (!ends || ++made_ < 4) return;
@@ -146,6 +150,11 @@ class Job {
       order_ += absl::StrCat(rank.rank());
     }
     if (order_.size() == static_cast<size_t>(3 * rank.world_size())) note(std::exchange(order_, ""));
+  }
+  static void run_child() {
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);
+    waitpid(child, nullptr, 0);
   }
   [[noreturn]] static void hang_for_ever() {
     for (;;) pause();

@@ -99,6 +99,12 @@ class SearchesTest(Jobs):
         self.assertEqual(done.numbers()["schedules"], ALL_ORDERS, done.text)
         self.assertEqual(set(done.outcomes().values()), {1})
 
+    def test_a_fault_that_did_not_happen_is_told_in_all_processes(self):
+        done = self.job("missed_fault", processes=3)
+        self.assertEqual(len(done.reports), 3)
+        for report in done.reports:
+            self.assertIn("\n  in the first run the fault crash@op=all_reduce", report)
+
     def test_drawn_runs_are_those_of_one_process(self):
         alone = self.job("drawn", 1)
         self.assertEqual(alone.numbers()["runs"], 602, alone.text)
@@ -254,6 +260,9 @@ class EndsTest(Jobs):
         done = self.failed_job("exit")
         self.assertNotIn("summary:", done.text)
         self.assertIn("exit() was called while explore() runs, want it after that", done.text)
+
+    def test_a_process_that_a_run_forks_may_exit(self):
+        self.assertEqual(self.job("child_exits").numbers(), {"ok": 1, "verified": 1, "runs": 1680 + 2, "schedules": 1680, "open": 0})
 
     # The failure that was found is told.
     def test_a_run_without_end_ends_the_job(self):

@@ -79,17 +79,18 @@ class DeviceTest : public EveryWorldTest {
   // Worlds whose ranks may use the device.
   RunReport run(int world_size, Program program) {
     return EveryWorldTest::run(world_size, [&](RankContext& rank) {
-      use_device(state_of(rank).world(), driver_);
+      enter(rank);
       program(rank);
     });
   }
   RunReport run_to_failure(int world_size, Program program) {
     return EveryWorldTest::run_to_failure(world_size, [&](RankContext& rank) {
-      use_device(state_of(rank).world(), driver_);
+      enter(rank);
       program(rank);
     });
   }
 
+  void enter(RankContext& rank) { use_device(state_of(rank).world(), driver_); }
   FakeDriver& driver() { return *driver_; }
 
  private:
@@ -284,6 +285,124 @@ TEST_P(DeviceTest, ACallOnMemoryOfTheHostIsIssuedWhenTheStreamGetsThere) {
     EXPECT_TRUE(reduced.is_success());
     EXPECT_TRUE(met.is_success());
     EXPECT_THAT(seen, ElementsAre(30));
+  });
+}
+
+// A call in a stream was made, and counts, before the group's end.
+TEST_P(DeviceTest, TheEndOfAGroupWaitsForCallsThatAreQueued) {
+  run(3, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    std::vector<float> x = {1.0f * rank.rank()};
+    stream.launch([&] {
+      absl::SleepFor(absl::Milliseconds(10));
+      x[0] += 1;
+    });
+    Work reduced = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    Work met = pg->barrier({.stream = &stream});
+    destroy_process_group(pg);
+    EXPECT_TRUE(reduced.is_success());
+    EXPECT_TRUE(met.is_success());
+    EXPECT_THAT(x, ElementsAre(1 + 2 + 3));
+    stream.synchronize();
+  });
+}
+
+// A rank that knows how far a stream is knows that the calls before are done, and may use their memory again.
+TEST_P(DeviceTest, WhatAStreamHasWaitedForIsTheRanksAgain) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    FakeDeviceStream stream(rank, driver());
+    FakeDeviceStream second(rank, driver());
+    std::vector<float> x = {1.0f + rank.rank()};
+    const auto reduce = [&](const CallOptions& options = {}) { return pg->all_reduce(x, ReduceOp::kMax, options); };
+    std::vector<Work> kept;
+    const auto blocks = [&](Stream& blocked) { kept.emplace_back(reduce()).block_current_stream(blocked); };
+    blocks(stream);
+    stream.synchronize();
+    blocks(stream);
+    while (!stream.query()) rank.sleep_for(absl::Milliseconds(1));
+    blocks(stream);
+    stream.record().synchronize();
+    blocks(stream);
+    for (const Stream::Event event = stream.record(); !event.query();) rank.sleep_for(absl::Milliseconds(1));
+    blocks(stream);
+    second.wait_event(stream.record());
+    second.synchronize();
+    // A call behind them in the stream is made when they are done.
+    blocks(stream);
+    kept.push_back(reduce({.stream = &stream}));
+    kept.push_back(reduce({.stream = &stream}));
+    stream.synchronize();
+    reduce().wait();
+    EXPECT_THAT(x, ElementsAre(2));
+    // Nobody has heard of this one yet.
+    kept.push_back(reduce());
+    EXPECT_THAT(error_of([&] { (void)reduce(); }), HasSubstr(", which this rank has not waited for"));
+    kept.back().wait();
+  });
+}
+
+TEST_P(DeviceTest, ACallEndsAtItsOwnTimeout) {
+  // The world's is shorter: not that one, of real time on a device, ends the call.
+  WorldOptions patient = options(2);
+  patient.timeout = absl::Milliseconds(30);
+  EveryWorldTest::run(std::move(patient), [&](RankContext& rank) {
+    enter(rank);
+    auto pg = init_process_group(rank, {.timeout = absl::Seconds(100)});
+    std::vector<float> x = {1.0f + rank.rank()};
+    std::vector<float> y = {3.0f + rank.rank()};
+    FakeDeviceStream stream(rank, driver());
+    if (rank.rank() == 1) absl::SleepFor(absl::Milliseconds(100));
+    Work of_group = pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream});
+    Work own = pg->all_reduce(y, ReduceOp::kSum, {.timeout = absl::Seconds(90), .stream = &stream});
+    stream.synchronize();
+    EXPECT_TRUE(of_group.is_success());
+    EXPECT_TRUE(own.is_success());
+    EXPECT_THAT(x, ElementsAre(3));
+    EXPECT_THAT(y, ElementsAre(7));
+  });
+}
+
+TEST_P(DeviceTest, ACallEndsAtTheDefaultTimeoutAsOneThatIsWaitedFor) {
+  WorldOptions hasty = options(2);
+  hasty.timeout = absl::Milliseconds(30);
+  const RunReport report = EveryWorldTest::run_to_failure(std::move(hasty), [&](RankContext& rank) {
+    enter(rank);
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    FakeDeviceStream stream(rank, driver(), "comm");
+    if (rank.rank() == 1) {
+      rank.store().wait({"issued"}, absl::Seconds(100));
+      absl::SleepFor(absl::Milliseconds(deterministic() ? 100 : 400));
+      for (int i = 0; i < 50; ++i) rank.yield();  // to the helper that ends the call
+    }
+    Work work = pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream});
+    if (rank.rank() == 0) {
+      rank.store().set("issued", "");
+      EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Timeout: rank 0, "));
+    }
+    work.wait(absl::Seconds(100));
+  });
+  EXPECT_THAT(report.text(), testing::Not(HasSubstr("dropped")));
+  EXPECT_THAT(report.text(),
+              HasSubstr("Timeout: rank 0, group 0, all_reduce seq 1: timed out after 30ms waiting for rank 1"));
+}
+
+TEST_P(DeviceTest, AnotherRanksStreamIsRefused) {
+  std::unique_ptr<FakeDeviceStream> of_first;
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) of_first = std::make_unique<FakeDeviceStream>(rank, driver(), "of 0");
+    pg->barrier().wait();
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) {
+      EXPECT_THAT(
+          error_of([&] { (void)pg->all_reduce(x, ReduceOp::kSum, {.stream = of_first.get()}); }),
+          HasSubstr("rank 0, stream of 0: all_reduce was called by rank 1, want the rank that made the stream"));
+    }
+    pg->barrier().wait();
+    if (rank.rank() == 0) of_first.reset();
   });
 }
 
