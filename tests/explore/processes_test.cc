@@ -32,6 +32,7 @@
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
 #include "rankloom/random.h"
+#include "sim/base/sanitizers.h"
 #include "tests/explore/counted_programs.h"
 #include "world/world_state.h"
 
@@ -504,7 +505,11 @@ TEST(ProcessesOnFibersTest, BuffersOfCppStreamsAreWrittenOnce) {
 // A child of a run's that ends by exit() is not the worker.
 TEST(ProcessesOnFibersTest, AProcessThatARunForksMayExit) {
   const pid_t here = getpid();
-  for (const EngineKind engine : {EngineKind::kFibers, EngineKind::kThreads}) {
+  std::vector<EngineKind> engines = {EngineKind::kFibers, EngineKind::kThreads};
+#ifdef RANKLOOM_ASAN
+  engines.pop_back();  // a leak check at exit() misses what the stacks of threads held that a fork leaves behind
+#endif
+  for (const EngineKind engine : engines) {
     WorldOptions world = fibers(3);
     world.engine = engine;
     const ExploreReport report =
