@@ -328,6 +328,23 @@ def views_are_copied_aside_and_back_on_the_device() -> None:
     run(body)
 
 
+@case
+def every_stream_that_waits_is_behind_the_copy_back() -> None:
+    def body(rank: int) -> None:
+        own_stream()
+        x = played.on_device(torch.arange(6.0).reshape(2, 3).mul(rank + 1).t())
+        work = dist.all_reduce(x, async_op=True)
+        barrier = played.Barrier()
+        work.wait()  # the copy stands behind the barrier
+        own_stream()
+        work.wait()
+        played.add(x, 1)
+        barrier.open()
+        assert values(x) == [1, 19, 7, 25, 13, 31], values(x)
+
+    run(body)
+
+
 @only_played
 def memory_that_is_copied_back_is_kept_for_the_stream() -> None:
     def body(rank: int) -> None:
@@ -336,7 +353,7 @@ def memory_that_is_copied_back_is_kept_for_the_stream() -> None:
 
     kept = played.kept()
     run(body)
-    assert played.kept() == kept + RANKS
+    assert played.kept() == kept + 2 * RANKS  # the caller's, and what was copied aside
 
 
 @case
