@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -310,6 +311,14 @@ int run(const std::string& kind, const std::string& folder) {
     if (kind == "go_on" && rank.rank() == 1) throw std::runtime_error("the disk is full");
     for (volatile bool computes = kind == "go_on" || kind == "compute"; computes;) usleep(1000);
     if (kind == "finalize" && rank.rank() == 1) MPI_Finalize();
+    if (kind == "child_exits" && rank.rank() == 1) {
+      const pid_t child = fork();
+      if (child == 0) std::exit(5);
+      int status = 0;
+      waitpid(child, &status, 0);
+      std::printf("the child's code is %d\n", WEXITSTATUS(status));
+      std::fflush(stdout);
+    }
     if (kind == "beside") {
       int sum = 0;
       const int one = 1;

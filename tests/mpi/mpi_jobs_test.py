@@ -46,6 +46,12 @@ class JobsTest(unittest.TestCase):
         done = self.job("beside")
         self.assertEqual(done.returncode, 0, done.stdout)
 
+    def test_a_process_that_a_rank_forks_may_exit(self):
+        done = self.job("child_exits")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("the child's code is 5\n", done.stdout)
+        self.assertIn("report: ok\n", done.stdout)
+
     def test_an_exception_ends_all_with_its_text(self):
         done = self.failed_job("throw")
         self.assertIn("report: rank 1 failed: the disk is full", done.stdout)
