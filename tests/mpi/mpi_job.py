@@ -9,11 +9,13 @@ where there is gdb.
 import contextlib
 import functools
 import os
+import pathlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 LAUNCHERS = {"ompi": ["mpirun.openmpi", "mpirun"], "mpich": ["mpirun.mpich", "mpiexec.hydra", "mpirun"]}
@@ -55,12 +57,30 @@ def environment():
     return {**ENVIRONMENT, **os.environ}
 
 
+def run_once(implementation, processes, program, arguments, timeout):
+    """The finished job, with all that the launcher and then its processes wrote as text. They write to files of their own: a launcher
+    may break the line of one to show that of another."""
+    with tempfile.TemporaryDirectory() as folder:
+        to_file = ["-c", f'exec "$0" "$@" >{folder}/$$ 2>&1', os.path.abspath(program), *arguments]
+
+        def written():
+            return "".join(file.read_text(errors="replace") for file in sorted(pathlib.Path(folder).iterdir()))
+
+        try:
+            done = subprocess.run(command(implementation, processes, "/bin/sh", to_file), env=environment(), text=True, timeout=timeout,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(written())
+            raise
+        done.stdout += written()
+        return done
+
+
 def run(implementation, processes, program, arguments=(), timeout=60, fails=False):
-    """The finished job, with all that its processes wrote as text. `fails`: one that must fail is run again, a few times, where the
-    launcher may have forgotten that it failed."""
+    """The finished job, as run_once() has it. `fails`: one that must fail is run again, a few times, where the launcher may have
+    forgotten that it failed."""
     for _ in range(10 if fails and forgets_failures(implementation) else 1):
-        done = subprocess.run(command(implementation, processes, program, arguments), env=environment(), text=True, timeout=timeout,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        done = run_once(implementation, processes, program, arguments, timeout)
         if done.returncode != 0:
             break
     return done
