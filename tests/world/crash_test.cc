@@ -59,7 +59,7 @@ constexpr char kStack[] =
     "  its last point: store set \\[train.cc:12\\]\n"
     "  its stack:\n"
     "(    #[0-9]+ .*\n)*"
-    "    #[0-9]+ rankloom::\\(anonymous namespace\\)::train\\(\\)\n";
+    "    #[0-9]+ rankloom::(\\(anonymous namespace\\)|crash_test)::train\\(\\)\n";
 
 class CrashDeathTest : public testing::TestWithParam<WorldMode> {
  protected:
