@@ -336,18 +336,17 @@ TEST(ExploreOnFibersTest, AFailureIsFoundThoughTracesAreCut) {
 
 // Numbers that differ have texts that differ, and those that do not are equal whatever stands beside their bits.
 TEST(ExploreOnFibersTest, ObservedNumbersAreTheirOwn) {
-  const auto headline = [](auto of_first, auto of_second) {
+  const auto text_of = [](auto of_first, auto of_second) {
     const ExploreReport report = explore({.world = fibers(2)}, [&](RankContext& rank) {
       observe(rank, "place", rank.store().add("arrived", 1) == 1 ? of_first : of_second);
     });
     return report.text();
   };
-  EXPECT_THAT(headline(int64_t{9007199254740992}, int64_t{9007199254740993}),
+  EXPECT_THAT(text_of(int64_t{9007199254740992}, int64_t{9007199254740993}),
               AllOf(HasSubstr("9007199254740992"), HasSubstr("9007199254740993")));
-  EXPECT_THAT(
-      headline(std::vector<uint64_t>{1, 18446744073709551615u}, std::vector<uint64_t>{1, 18446744073709551614u}),
-      AllOf(HasSubstr("1 18446744073709551615"), HasSubstr("1 18446744073709551614")));
-  EXPECT_THAT(headline(0.1, 0.25), AllOf(HasSubstr("0.10000000000000001"), HasSubstr("0.25")));
+  EXPECT_THAT(text_of(std::vector<uint64_t>{1, 18446744073709551615u}, std::vector<uint64_t>{1, 18446744073709551614u}),
+              AllOf(HasSubstr("1 18446744073709551615"), HasSubstr("1 18446744073709551614")));
+  EXPECT_THAT(text_of(0.1, 0.25), AllOf(HasSubstr("0.10000000000000001"), HasSubstr("0.25")));
   long double filled[2];
   std::memset(&filled[0], 0x11, sizeof(filled[0]));
   std::memset(&filled[1], 0x22, sizeof(filled[1]));
