@@ -120,6 +120,8 @@ absl::Status StreamCall::run(const absl::Status& cause) {
     mine = true;
   }
   const Work last = std::move(inner_);
+  // Whoever sees that the call is done may use its outputs again: not only once the last handle has gone.
+  if (inner != nullptr && inner->is_over()) inner->learned_at_no_point();
   if (mine) end(ended);
   return ended;
 }

@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "collectives/work/completion.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
 #include "rankloom/sync.h"
 #include "tests/collectives/streams/stream_kinds.h"
+#include "tests/collectives/told.h"
 #include "tests/error_of.h"
 
 namespace rankloom {
@@ -135,6 +139,39 @@ TEST_P(BlockedStreamTest, EventsMakeAStreamWaitForAnother) {
     gate->resolve();
     compute->synchronize();
     EXPECT_TRUE(behind.query());
+  });
+}
+
+// The thread that ends a call has more to do behind the end. Nobody may see the call done and its outputs in use.
+TEST_P(CallOnStreamTest, OutputsMayBeUsedAgainOnceTheCallIsSeenDone) {
+  const std::vector<std::function<void(RankContext&, Work&, Stream&)>> ways = {
+      [](RankContext& /*rank*/, Work& /*work*/, Stream& stream) { stream.synchronize(); },
+      [](RankContext& /*rank*/, Work& /*work*/, Stream& stream) { stream.record().synchronize(); },
+      [](RankContext& /*rank*/, Work& work, Stream& /*stream*/) { work.wait(absl::Hours(1)); },
+      [](RankContext& /*rank*/, Work& work, Stream& /*stream*/) {
+        while (!work.is_completed()) {
+        }
+      },
+      [](RankContext& rank, Work& work, Stream& /*stream*/) {
+        Promise told(&rank.world().scheduler(), rank.rank());
+        work.then([&told](const absl::Status&) { told.set_value(); });
+        told.work().wait();
+      },
+  };
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const std::unique_ptr<Stream> stream = kind().make(rank, "stream");
+    for (size_t i = 0; i < ways.size(); ++i) {
+      SCOPED_TRACE(i);
+      std::vector<float> x = {1.0f + rank.rank()};
+      Work work = pg->all_reduce(kind().view(x), ReduceOp::kSum, {.stream = stream.get()});
+      WorkState::of(work)->when_done(told([](const absl::Status&) {
+        Completion::run_later([] { absl::SleepFor(absl::Milliseconds(5)); });
+      }));
+      ways[i](rank, work, *stream);
+      pg->all_reduce(kind().view(x)).wait();
+      EXPECT_THAT(x, ElementsAre(6));
+    }
   });
 }
 
@@ -426,6 +463,7 @@ TEST_P(LeftStreamTest, AnEventIsPassedWhenAnExceptionUnwindsWhatStandsBeforeIt) 
 
 // CUDA's streams run kernels, no functions, and are tested on a GPU only.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LaunchingStreamTest);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CallOnStreamTest);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LeftStreamTest);
 
 }  // namespace

@@ -55,6 +55,9 @@ class DeviceMemoryStreams final : public DeviceStreams {
   using DeviceStreams::DeviceStreams;
   TensorView view(std::vector<float>& values) const override { return on_device(values); }
 };
+INSTANTIATE_TEST_SUITE_P(Device, CallOnStreamTest, CallOnStreamTest::every_world_of<DeviceStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(DeviceMemory, CallOnStreamTest, CallOnStreamTest::every_world_of<DeviceMemoryStreams>(),
+                         StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Device, LeftStreamTest, LeftStreamTest::every_world_of<DeviceStreams>(), StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(DeviceMemory, LeftStreamTest, LeftStreamTest::every_world_of<DeviceMemoryStreams>(),
                          StreamWorldName());

@@ -115,6 +115,8 @@ class BlockedStreamTest : public StreamKindTest<StreamKind> {
   }
 };
 class LaunchingStreamTest : public StreamKindTest<LaunchingStreamKind> {};
+// Calls that are put on streams.
+class CallOnStreamTest : public StreamKindTest<StreamKind> {};
 // Streams whose rank leaves while they have calls.
 class LeftStreamTest : public StreamKindTest<StreamKind> {};
 

@@ -43,6 +43,7 @@ class SimStreams final : public LaunchingStreamKind {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Sim, BlockedStreamTest, BlockedStreamTest::every_world_of<SimStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(Sim, CallOnStreamTest, CallOnStreamTest::every_world_of<SimStreams>(), StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Sim, LeftStreamTest, LeftStreamTest::every_world_of<SimStreams>(), StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Sim, LaunchingStreamTest, LaunchingStreamTest::every_world_of<SimStreams>(),
                          StreamWorldName());
