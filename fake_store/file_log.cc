@@ -327,9 +327,16 @@ absl::Status FileLog::apply(Change change, std::string&& key, std::string&& valu
                                  ", want 1 to 6: written by a newer rankloom?"));
 }
 
-std::string FileLog::encode_batch(absl::Span<const std::string_view> keys, absl::Span<const std::string_view> values) {
+absl::Status FileLog::check_key(std::string_view key) const {
+  if (key.size() <= std::numeric_limits<uint32_t>::max()) return absl::OkStatus();
+  return file_error(absl::StrCat("have a key of ", key.size(), " bytes, want less than 4 GiB"));
+}
+
+absl::StatusOr<std::string> FileLog::encode_batch(absl::Span<const std::string_view> keys,
+                                                  absl::Span<const std::string_view> values) const {
   std::string bytes;
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (absl::Status s = check_key(keys[i]); !s.ok()) return s;
     put(&bytes, static_cast<uint32_t>(keys[i].size()));
     put(&bytes, uint64_t{values[i].size()});
     bytes.append(keys[i]);
@@ -339,9 +346,7 @@ std::string FileLog::encode_batch(absl::Span<const std::string_view> keys, absl:
 }
 
 absl::Status FileLog::append(Change change, std::string_view key, std::string_view value) {
-  if (key.size() > std::numeric_limits<uint32_t>::max()) {
-    return file_error(absl::StrCat("have a key of ", key.size(), " bytes, want less than 4 GiB"));
-  }
+  if (absl::Status s = check_key(key); !s.ok()) return s;
   const int64_t at = end_.load(std::memory_order_relaxed);
   if (size_ > at && ftruncate(fd_, at) != 0) return system_error(absl::StrCat("cannot be cut at byte ", at), errno);
   const std::string header = encode({.change = static_cast<uint32_t>(change),

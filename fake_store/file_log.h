@@ -64,12 +64,15 @@ class FileLog {
   // Whether others may have written since the table was brought up to date. Any thread may ask.
   bool changed() const;
 
-  static std::string encode_batch(absl::Span<const std::string_view> keys, absl::Span<const std::string_view> values);
+  // The value of a record of kind kBatch.
+  absl::StatusOr<std::string> encode_batch(absl::Span<const std::string_view> keys,
+                                           absl::Span<const std::string_view> values) const;
 
  private:
   explicit FileLog(std::string path);
 
-  absl::Status file_error(std::string_view what) const;               // `file "...": <what>`
+  absl::Status file_error(std::string_view what) const;  // `file "...": <what>`
+  absl::Status check_key(std::string_view key) const;
   absl::Status system_error(std::string_view what, int error) const;  // the same, with the error's text
   absl::Status lock(Access access);
   absl::Status reopen_after_fork();

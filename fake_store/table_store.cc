@@ -576,8 +576,11 @@ TableStore::Reply TableStore::multi_set(const StoreCall& call) {
   {
     ObservedMutexLock lock(&table_.mu);
     Hold hold(log_.get(), &table_);
-    status =
-        hold.logs() ? hold.write(Change::kBatch, "", FileLog::encode_batch(call.keys, call.values)) : hold.status();
+    status = hold.status();
+    if (status.ok() && hold.logs()) {
+      const absl::StatusOr<std::string> batch = log_->encode_batch(call.keys, call.values);
+      status = batch.ok() ? hold.write(Change::kBatch, "", *batch) : batch.status();
+    }
     for (size_t i = 0; status.ok() && i < call.keys.size(); ++i) table_.set(call.keys[i], call.values[i]);
   }
   if (!status.ok()) return explain(call, status);

@@ -58,8 +58,8 @@ void renew(CollectiveCall* call) {
   // A new field is seen to here, unless the front writes it in each call: the test compares with a new call. Each list
   // has as many names as there are fields, or does not compile.
   [[maybe_unused]] const auto& [op, reduce_op, order, root, peer, tag, seq, inputs, outputs, in_splits, out_splits,
-                                timeout, timeout_is_default, warn_after, code, label, keep_alive, stream, parts, way] =
-      *call;
+                                timeout, timeout_is_default, owned_in_part, warn_after, code, label, keep_alive, stream,
+                                parts, way] = *call;
   [[maybe_unused]] const auto& [record_id, request, ready, wait_until_ns, message_seq, gate] = way;
   const auto clear = [](auto& rare) {
     if (!rare.empty()) [[unlikely]]
@@ -78,6 +78,7 @@ void renew(CollectiveCall* call) {
   clear(call->parts);
   if (call->keep_alive != nullptr) [[unlikely]]
     call->keep_alive.reset();
+  call->owned_in_part = false;
   call->stream = nullptr;
   call->way.record_id = -1;
   call->way.request = nullptr;

@@ -55,6 +55,8 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   CollectiveCall call;
   call.op = OpType::kCoalesced;
   call.parts = std::move(gathered->calls);
+  // An owner that is given for the whole stands for all parts.
+  call.owned_in_part = gathered->owned_in_part && options.keep_alive == nullptr;
   CallOptions all = options;
   if (!all.timeout.has_value()) all.timeout = gathered->timeout;
   if (!gathered->keep_alive.empty()) {
@@ -105,7 +107,11 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
   if (!checked.ok()) refuse_arguments(call, checked);
   if (options.timeout.has_value())
     gathered.timeout = std::min(gathered.timeout.value_or(absl::InfiniteDuration()), *options.timeout);
-  if (options.keep_alive != nullptr) gathered.keep_alive.push_back(options.keep_alive);
+  if (options.keep_alive != nullptr) {
+    gathered.keep_alive.push_back(options.keep_alive);
+  } else if (!call.inputs.empty() || !call.outputs.empty()) {
+    gathered.owned_in_part = true;
+  }
   if (row.is_collective()) {
     gathered.collectives = true;
     call.seq = next_number();

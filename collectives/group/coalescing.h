@@ -75,6 +75,7 @@ struct Coalescing {
   std::vector<CollectiveCall> calls;
   std::vector<std::shared_ptr<PartWork>> parts;  // their works
   std::vector<std::shared_ptr<const void>> keep_alive;
+  bool owned_in_part = false;             // calls with tensors have none of these
   std::optional<absl::Duration> timeout;  // the shortest of the calls'
   bool collectives = false;
   bool messages = false;

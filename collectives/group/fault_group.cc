@@ -139,6 +139,11 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     }
     return waited;
   }
+  absl::Status time_out(absl::Duration timeout, CodeSite code) override {
+    const absl::Status ended = inner_->time_out(timeout, code);
+    if (inner_->is_over()) complete(ended);
+    return ended;
+  }
   // The handle on the inner work goes with this one, which a stream may still hold. An inner work that goes on for its
   // owner keeps this one, if callbacks wait for it: one of the library's, since all those end.
   void dropped() noexcept override {

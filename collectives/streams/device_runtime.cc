@@ -111,42 +111,28 @@ absl::Status DeviceStreamState::take_status() {
   return std::exchange(failure_, absl::OkStatus());
 }
 
-void learn_ends(const WaitedWorks& works) {
-  for (const std::weak_ptr<WorkState>& weak : works) {
-    if (const std::shared_ptr<WorkState> work = weak.lock(); work != nullptr && work->is_over())
-      work->learned_at_no_point();
+void DeviceStreamState::have_waited_for(const WaitedWorks::List& works) {
+  for (const std::shared_ptr<WorkState>& work : works) {
+    WaitedWorks::List learned;
+    OrderedMutexLock lock(&mu_);
+    learned = waited_for_.add(work);
   }
 }
 
-void DeviceStreamState::have_waited_for(const WaitedWorks& works) {
-  WaitedWorks open;
-  for (const std::weak_ptr<WorkState>& weak : works) {
-    const std::shared_ptr<WorkState> work = weak.lock();
-    const std::shared_ptr<WorkState> whole = work != nullptr ? work->whole() : nullptr;
-    const std::shared_ptr<WorkState>& ended = whole != nullptr ? whole : work;
-    if (ended != nullptr && ended->has_open_outputs()) open.push_back(ended);
-  }
-  if (open.empty()) return;
+WaitedWorks::List DeviceStreamState::waited_for() const {
   OrderedMutexLock lock(&mu_);
-  if (waited_for_.size() >= sweep_at_) {
-    std::erase_if(waited_for_, [](const std::weak_ptr<WorkState>& weak) { return weak.expired(); });
-    sweep_at_ = std::max<size_t>(16, 2 * waited_for_.size());
-  }
-  waited_for_.insert(waited_for_.end(), open.begin(), open.end());
+  return waited_for_.all();
 }
 
-WaitedWorks DeviceStreamState::waited_for() const {
+void DeviceStreamState::learn_waited_for() {
+  WaitedWorks::learn(waited_for());
+  WaitedWorks::List learned;
   OrderedMutexLock lock(&mu_);
-  return waited_for_;
-}
-
-WaitedWorks DeviceStreamState::take_waited_for() {
-  OrderedMutexLock lock(&mu_);
-  return std::exchange(waited_for_, {});
+  learned = waited_for_.drop_learned();
 }
 
 DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
-                       DeviceGates gates, WaitedWorks waited_for, std::shared_ptr<const void> hold)
+                       DeviceGates gates, WaitedWorks::List waited_for, std::shared_ptr<const void> hold)
     : runtime_(std::move(runtime)),
       rank_(rank),
       event_(std::move(event)),
@@ -156,8 +142,8 @@ DeviceMark::DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::sh
 
 DeviceMark::~DeviceMark() = default;
 
-WaitedWorks DeviceMark::waited_for() const {
-  WaitedWorks all = runtime_->waited_for(gates_);
+WaitedWorks::List DeviceMark::waited_for() const {
+  WaitedWorks::List all = runtime_->waited_for(gates_);
   all.insert(all.end(), waited_for_.begin(), waited_for_.end());
   return all;
 }
@@ -171,7 +157,7 @@ bool DeviceMark::done(CodeSite code) {
     refuse({.rank = rank_, .group = {}, .op = "query"}, error_kind(passed.status()), "rank ", rank_,
            ": event query: ", located(message_of(passed.status()), code));
   }
-  if (*passed) learn_ends(waited_for());
+  if (*passed) WaitedWorks::learn(waited_for());
   return *passed;
 }
 
@@ -181,7 +167,7 @@ absl::Status DeviceMark::wait(CodeSite code) {
   });
   runtime_->scheduler().point(Site{.what = "event synchronize", .code = code});
   absl::Status waited = runtime_->await(*this, rank_, "event synchronize", "", code);
-  if (waited.ok()) learn_ends(waited_for());
+  if (waited.ok()) WaitedWorks::learn(waited_for());
   return waited;
 }
 
@@ -549,7 +535,7 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     OrderedMutexLock lock(&mu_);
     if (gate->open.load(std::memory_order_relaxed)) return;
     // Before anybody can see that it is open.
-    if (!status.ok()) gate->stream->fail(status);
+    if (!status.ok() && !(by == OpenedBy::kWork && gate->time.own_call)) gate->stream->fail(status);
     if (gate->wait.word->gave_up.load(std::memory_order_relaxed) != 0) {
       gate->stream->fail(
           make_error(ErrorKind::kTimeout, gate->stream->who(), "the device gave up waiting for a work: ", gate->text));
@@ -627,11 +613,11 @@ std::vector<std::shared_ptr<WorkState>> DeviceRuntime::awaited(const DeviceGates
   return works;
 }
 
-WaitedWorks DeviceRuntime::waited_for(const DeviceGates& gates) const {
-  WaitedWorks works;
+WaitedWorks::List DeviceRuntime::waited_for(const DeviceGates& gates) const {
+  WaitedWorks::List works;
   OrderedMutexLock lock(&mu_);
   for (const std::shared_ptr<DeviceGate>& gate : gates) {
-    if (!gate->waited.expired()) works.push_back(gate->waited);
+    if (gate->waited != nullptr) works.push_back(gate->waited);
   }
   return works;
 }

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "collectives/streams/device_driver.h"
 #include "collectives/streams/held_by_stream.h"
+#include "collectives/streams/waited_works.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/stream.h"
 #include "rankloom/work.h"
@@ -31,12 +32,6 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver);
 
 class DeviceRuntime;
 
-// Calls that a stream has waited for, as long as somebody has a handle: the rank comes to know that they are done when
-// it learns how far the stream is.
-using WaitedWorks = std::vector<std::weak_ptr<WorkState>>;
-// By a task of their rank, or of one that waits for its stream.
-void learn_ends(const WaitedWorks& works);
-
 // The fate of a stream, for itself and for the waits in it. Thread-safety: all methods.
 class DeviceStreamState {
  public:
@@ -50,16 +45,16 @@ class DeviceStreamState {
   // The same, once: the stream goes on as one without failure. For callers that tell of it.
   absl::Status take_status();
 
-  void have_waited_for(const WaitedWorks& works);
-  WaitedWorks waited_for() const;
-  WaitedWorks take_waited_for();
+  void have_waited_for(const WaitedWorks::List& works);
+  WaitedWorks::List waited_for() const;
+  // The rank learns of all of them.
+  void learn_waited_for();
 
  private:
   friend class DeviceRuntime;
   mutable OrderedMutex mu_{LockLevel::kDeviceFailure};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  WaitedWorks waited_for_ ABSL_GUARDED_BY(mu_);  // of those that the rank may not know to be done
-  size_t sweep_at_ ABSL_GUARDED_BY(mu_) = 16;    // out of `waited_for_` those without a handle
+  WaitedWorks waited_for_ ABSL_GUARDED_BY(mu_);
 };
 
 // How long a gate may be closed.
@@ -67,6 +62,7 @@ struct GateTime {
   absl::Duration timeout;
   bool strong = false;     // the timeout is the caller's own: the wait ends by itself
   bool ends_call = false;  // the timeout is the awaited call's, which ends by it, as in a wait
+  bool own_call = false;   // the awaited call is one on the stream, and tells the stream of its failure
 };
 
 // A wait of a stream for a work, which ends by a write of the host only. Fields without a comment are const.
@@ -82,7 +78,7 @@ struct DeviceGate {
   std::atomic<bool> open = false;  // written under the runtime's mutex
   // Guarded by the runtime's mutex.
   std::shared_ptr<WorkState> awaited;                      // null: it is over
-  std::weak_ptr<WorkState> waited;                         // the same, if that opened the gate by its end
+  std::shared_ptr<WorkState> waited;                       // the same, if that opened the gate by its end
   std::shared_ptr<HeldByStream> held;                      // keeps the call; null: the gate is open
   std::vector<std::weak_ptr<struct DeviceLaunch>> behind;  // launches that are submitted once it is open
 };
@@ -111,7 +107,7 @@ class DeviceMark final : public EventState {
  public:
   // `gates` may be closed, and of what the stream `waited_for` before; `hold`: kept as long as the mark is.
   DeviceMark(std::shared_ptr<DeviceRuntime> runtime, int rank, std::shared_ptr<const RecordedEvent> event,
-             DeviceGates gates, WaitedWorks waited_for, std::shared_ptr<const void> hold);
+             DeviceGates gates, WaitedWorks::List waited_for, std::shared_ptr<const void> hold);
   ~DeviceMark() override;
 
   bool done(CodeSite code) override;
@@ -123,14 +119,14 @@ class DeviceMark final : public EventState {
   // The gates before it that may be closed still.
   const DeviceGates& gates() const { return gates_; }
   // All that the stream has waited for when it has passed the mark.
-  WaitedWorks waited_for() const;
+  WaitedWorks::List waited_for() const;
 
  private:
   const std::shared_ptr<DeviceRuntime> runtime_;
   const int rank_;
   const std::shared_ptr<const RecordedEvent> event_;
   const DeviceGates gates_;
-  const WaitedWorks waited_for_;  // before the gates
+  const WaitedWorks::List waited_for_;  // before the gates
   const std::shared_ptr<const void> hold_;
 };
 
@@ -217,7 +213,7 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
   // The works that these gates wait for still.
   std::vector<std::shared_ptr<WorkState>> awaited(const DeviceGates& gates) const;
   // Those whose end has opened them.
-  WaitedWorks waited_for(const DeviceGates& gates) const;
+  WaitedWorks::List waited_for(const DeviceGates& gates) const;
 
   // For the text of a stall: a line each of streams that wait at a gate; empty: none does.
   std::string blocked_text() const;

@@ -62,6 +62,18 @@ class HeldOnDevice final : public HeldByStream {
   const DeviceGates before_;
 };
 
+// Tells a stream that its call has failed, before anybody can see that.
+class StreamFailure final : public Dependant {
+ public:
+  explicit StreamFailure(std::shared_ptr<DeviceStreamState> stream) : stream_(std::move(stream)) {}
+  void ended(const absl::Status& status) override {
+    if (!status.ok()) stream_->fail(status);
+  }
+
+ private:
+  const std::shared_ptr<DeviceStreamState> stream_;
+};
+
 }  // namespace
 
 DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name)
@@ -130,7 +142,7 @@ DeviceGates DeviceStream::gates() {
 
 void DeviceStream::learn_waited_for() {
   (void)gates();  // those that have opened since
-  learn_ends(state_->take_waited_for());
+  state_->learn_waited_for();
 }
 
 // Each once: streams may wait for each other's events in turn.
@@ -261,26 +273,24 @@ absl::StatusOr<Work> DeviceStream::issue(ProcessGroup& group, CollectiveCall&& c
 
 absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, CollectiveCall&& call,
                                                    std::shared_ptr<DeviceMark> here) {
-  const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
-  const int64_t seq = call.seq;
   const absl::Duration timeout = call.timeout;
   const bool timeout_is_default = call.timeout_is_default;
-  const bool keeps_alive = call.keep_alive != nullptr;
-  std::vector<TensorView> outputs(call.outputs.begin(), call.outputs.end());
+  const bool keeps_alive = owns_tensors(call);
+  const auto outer = std::make_shared<CallOnStream>(rank_, std::string(group.group()->name()), call, keeper_, wanted_);
   DeviceGates before = here->gates();
   call.way.ready = std::move(here);
   absl::StatusOr<Work> inner = group.execute(std::move(call));
   if (!inner.ok()) return inner.status();
   const auto held = std::make_shared<HeldOnDevice>(*std::move(inner), keeps_alive, runtime_, rank_, std::move(before));
   const std::shared_ptr<WorkState>& state = held->state();
-  const auto outer = std::make_shared<CallOnStream>(rank_, op, std::string(group.group()->name()), seq,
-                                                    std::move(outputs), held, keeper_, wanted_);
+  outer->held_as(held);
   if (state == nullptr) {
     outer->end(absl::OkStatus());
     return WorkState::handle(outer);
   }
   outer->stands_for(state);
+  state->when_done(std::make_unique<StreamFailure>(state_));
   state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   if (!timeout_is_default) {
     // A wait of its own withdraws the call in time.
@@ -290,7 +300,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
   }
   // The device knows real time only. A timeout of the call's own is the waiting task's.
   const absl::Duration later = timeout_is_default ? absl::ZeroDuration() : runtime_->world().options().timeout;
-  const GateTime time{.timeout = timeout + later, .ends_call = true};
+  const GateTime time{.timeout = timeout + later, .ends_call = true, .own_call = true};
   if (absl::Status blocked = block(state, held, time, code); !blocked.ok()) return blocked;
   return WorkState::handle(outer);
 }
@@ -301,9 +311,10 @@ absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, Collective
   const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
   // The call's time begins when the device is there, and ends in the helper's wait.
-  const GateTime time{.timeout = call.timeout + runtime_->world().options().timeout};
+  const GateTime time{.timeout = call.timeout + runtime_->world().options().timeout, .own_call = true};
   const std::shared_ptr<StreamCall> held =
-      StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_, wanted_);
+      StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_, wanted_,
+                       [stream = state_](const absl::Status& status) { stream->fail(status); });
   if (absl::Status blocked = block(held->outer(), held, time, code); !blocked.ok()) return blocked;
   GroupFront::of(group).queued_on_stream(held->outer());
   const DeviceMark* const after = here.get();
@@ -315,7 +326,7 @@ absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, Collective
           return;
         }
         scheduler->spawn({.rank = rank, .kind = TaskKind::kStream}, [held, here] {
-          learn_ends(here->waited_for());
+          WaitedWorks::learn(here->waited_for());
           (void)held->run(absl::OkStatus());
         });
       });

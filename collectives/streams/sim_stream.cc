@@ -9,6 +9,7 @@
 #include "collectives/ops/op_table.h"
 #include "collectives/streams/held_by_stream.h"
 #include "collectives/streams/stream_call.h"
+#include "collectives/streams/waited_works.h"
 #include "collectives/work/stream_work.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/error.h"
@@ -27,18 +28,11 @@ using namespace internal;
 
 namespace {
 
-// Calls that a stream has waited for: the rank comes to know that they are done when it learns how far the stream is.
-using WaitedFor = std::vector<std::shared_ptr<WorkState>>;
-
-void learn(const WaitedFor& works) {
-  for (const std::shared_ptr<WorkState>& work : works) work->learned_at_no_point();
-}
-
 // A mark in a stream.
 struct Mark {
   explicit Mark(std::shared_ptr<WorkState> work) : passed(std::move(work)) {}
   const std::shared_ptr<WorkState> passed;
-  WaitedFor before;  // written before the mark is passed, read after it
+  WaitedWorks::List before;  // written before the mark is passed, read after it
 };
 
 class SimEvent final : public internal::EventState {
@@ -53,7 +47,7 @@ class SimEvent final : public internal::EventState {
       passed_->scheduler()->poll(Site{.what = "event query", .code = code});
     }
     if (!passed_->is_completed()) return false;
-    learn(mark_->before);
+    WaitedWorks::learn(mark_->before);
     return true;
   }
   absl::Status wait(CodeSite code) override {
@@ -61,7 +55,7 @@ class SimEvent final : public internal::EventState {
     const CallScope call(passed_->world_ref(), [&] { return called("synchronize", code); });
     passed_->scheduler()->point(Site{.what = "event synchronize", .code = code});
     const absl::Status waited = passed_->await(absl::InfiniteDuration(), /*timeout_is_default=*/true, code);
-    if (passed_->is_over()) learn(mark_->before);
+    if (passed_->is_over()) WaitedWorks::learn(mark_->before);
     return waited;
   }
   const std::shared_ptr<Mark>& mark() const { return mark_; }
@@ -105,24 +99,28 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   void push(Item item);
   void drain();
   // The stream has waited for the call, on which it has a handle for a moment yet.
-  void has_waited_for(std::shared_ptr<WorkState> work) {
-    if (std::shared_ptr<WorkState> whole = work->whole(); whole != nullptr) work = std::move(whole);
-    if (!work->is_over() || !work->has_open_outputs()) return;
+  void has_waited_for(const std::shared_ptr<WorkState>& work) {
+    WaitedWorks::List learned;
     RankMutexLock lock(&mu);
-    if (waited_for.size() >= sweep_at) {
-      std::erase_if(waited_for, [](const std::shared_ptr<WorkState>& of) { return !of->has_open_outputs(); });
-      sweep_at = std::max<size_t>(16, 2 * waited_for.size());
-    }
-    waited_for.push_back(std::move(work));
+    learned = waited_for.add(work);
   }
   // The items that follow are behind all that the stream has waited for.
   void learn_waited_for() {
-    WaitedFor works;
+    WaitedWorks::List works;
     {
       RankMutexLock lock(&mu);
-      works.swap(waited_for);
+      works = waited_for.all();
     }
-    learn(works);
+    if (works.empty()) return;
+    WaitedWorks::learn(works);
+    WaitedWorks::List learned;
+    RankMutexLock lock(&mu);
+    learned = waited_for.drop_learned();
+  }
+  // Before a call of the stream is seen failed.
+  void fail(const absl::Status& status) {
+    RankMutexLock lock(&mu);
+    if (failure.ok()) failure = status;
   }
   // Nobody wants the stream any more, or an exception unwinds: calls and waits on
   // their way are taken back, and kernels that have not begun are left out if it does. The drop of a call and the abort
@@ -155,8 +153,7 @@ struct SimStream::Queue : std::enable_shared_from_this<Queue> {
   RankCondVar idle ABSL_GUARDED_BY(mu);      // not draining any more
   RankCondVar given_up ABSL_GUARDED_BY(mu);  // `unwound` is not kNow any more
   absl::Status failure ABSL_GUARDED_BY(mu);
-  WaitedFor waited_for ABSL_GUARDED_BY(mu);  // of those that the rank may not know to be done
-  size_t sweep_at ABSL_GUARDED_BY(mu) = 16;  // out of `waited_for` those that it knows
+  WaitedWorks waited_for ABSL_GUARDED_BY(mu);
 };
 
 std::shared_ptr<SimStream::Queue> SimStream::Queue::make(RankState& context, std::string_view name) {
@@ -324,7 +321,7 @@ Stream::Event SimStream::record(CodeSite code) {
   queue_->push({.what = "event record", .code = code, .run = [queue = queue_.get(), mark](const absl::Status& cause) {
                   {
                     RankMutexLock lock(&queue->mu);
-                    mark->before = queue->waited_for;
+                    mark->before = queue->waited_for.all();
                   }
                   mark->passed->complete(cause);
                   return cause;
@@ -406,8 +403,13 @@ absl::StatusOr<Work> SimStream::issue(ProcessGroup& group, CollectiveCall&& call
   const CodeSite code = call.code;
   const CallScope scope(queue_->world, [&] { return queue_->called(op, code); });
   queue_->check_rank(op, code);
-  const std::shared_ptr<StreamCall> held = StreamCall::make(
-      queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_, queue_->wanted);
+  // The call holds no stream of which nobody wants anything.
+  auto fail = [of = std::weak_ptr(queue_->shared_from_this())](const absl::Status& status) {
+    if (const std::shared_ptr<Queue> queue = of.lock(); queue != nullptr) queue->fail(status);
+  };
+  const std::shared_ptr<StreamCall> held =
+      StreamCall::make(queue_->context, group, std::move(call), absl::StrCat("stream ", queue_->name), queue_,
+                       queue_->wanted, std::move(fail));
   Work work = WorkState::handle(held->outer());
   GroupFront::of(group).queued_on_stream(held->outer());
   auto run = [queue = queue_.get(), held](const absl::Status& cause) {

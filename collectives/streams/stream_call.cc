@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/completion.h"
+#include "collectives/work/keep_alive.h"
 #include "rankloom/error.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
@@ -14,14 +15,21 @@
 
 namespace rankloom::internal {
 
-CallOnStream::CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq,
-                           std::vector<TensorView> outputs, std::weak_ptr<HeldByStream> held,
+CallOnStream::CallOnStream(RankState& rank, std::string group, const CollectiveCall& call,
                            std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream)
-    : StreamWork(&rank.world().scheduler(), rank.rank(), op, std::move(group), seq, std::move(outputs)),
+    : StreamWork(&rank.world().scheduler(), rank.rank(), op_row(call.op).name, std::move(group), call.seq,
+                 std::vector<TensorView>(call.outputs.begin(), call.outputs.end())),
       rank_(rank),
-      held_(std::move(held)),
       hold_(std::move(hold)),
-      stream_(std::move(stream)) {}
+      stream_(std::move(stream)),
+      owner_(call.keep_alive) {
+  holds_owners(owner_ != nullptr);
+}
+
+void CallOnStream::release_owners() noexcept {
+  const OwnersEndHere here;
+  owner_.reset();
+}
 
 HeldWork::HeldWork(Work work, const std::shared_ptr<WantedStream>& by) : state_(WorkState::shared(work)) {
   if (state_ != nullptr) whole_ = state_->whole();
@@ -45,6 +53,7 @@ void CallOnStream::dropped() noexcept {
   dropped_.store(true);
   if (waits_.load() == 0) give_up_if_unwinding();
   let_stream_go();
+  owner_.reset();  // the call itself has another
 }
 
 void CallOnStream::stream_waits_no_more() noexcept {
@@ -66,13 +75,14 @@ void CallOnStream::let_stream_go() {
   if (holds_.exchange(false)) Completion::drop(std::move(hold_));
 }
 
-StreamCall::StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream)
+StreamCall::StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream, Fail fail)
     : rank_(rank),
       world_(&rank.world().scheduler()),
       group_(&group),
       held_(group.weak_from_this().lock()),
       stream_(std::move(stream)),
-      keeps_alive_(call.keep_alive != nullptr),
+      fail_(std::move(fail)),
+      keeps_alive_(owns_tensors(call)),
       call_(std::move(call)),
       text_([this] {
         const Site site{.what = op_row(call_.op).name, .code = call_.code, .seq = call_.seq};
@@ -83,18 +93,20 @@ StreamCall::StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& ca
 
 std::shared_ptr<StreamCall> StreamCall::make(RankState& rank, ProcessGroup& group, CollectiveCall&& call,
                                              std::string name, std::shared_ptr<const void> hold,
-                                             std::shared_ptr<WantedStream> stream) {
-  const std::shared_ptr<StreamCall> made(new StreamCall(rank, group, std::move(call), std::move(name)));
-  const CollectiveCall& kept = made->call_;
-  made->outer_ = std::make_shared<CallOnStream>(
-      rank, op_row(kept.op).name, std::string(group.group()->name()), kept.seq,
-      std::vector<TensorView>(kept.outputs.begin(), kept.outputs.end()), made, std::move(hold), std::move(stream));
+                                             std::shared_ptr<WantedStream> stream, Fail fail) {
+  const std::shared_ptr<StreamCall> made(
+      new StreamCall(rank, group, std::move(call), std::move(name), std::move(fail)));
+  made->outer_ = std::make_shared<CallOnStream>(rank, std::string(group.group()->name()), made->call_, std::move(hold),
+                                                std::move(stream));
+  made->outer_->held_as(made);
   return made;
 }
 
 absl::Status StreamCall::run(const absl::Status& cause) {
   if (!cause.ok()) {
-    if (gate_.close(/*waits=*/false) == IssueGate::Closed::kOutside) end(cause);
+    if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return cause;
+    fail_group(cause);
+    end(cause);
     return cause;
   }
   if (!gate_.enter()) return outer_->status();
@@ -113,6 +125,8 @@ absl::Status StreamCall::run(const absl::Status& cause) {
   if (inner == nullptr) {
     if (!gate_.leave_for_good()) return ended;  // another thread closed the gate, and looks at the handle
     mine = true;
+    // Other errors are told to the group where they arise.
+    if (error_kind(ended) == ErrorKind::kInvalidArgument) fail_group(ended);
   } else if (gate_.leave()) {
     ended = caught(outer_->op(), code, [&] { return inner->wait(timeout, timeout_is_default, code); });
     if (!ended.ok()) inner->learned_of_failure();
@@ -120,7 +134,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
     mine = true;
   }
   const Work last = std::move(inner_);
-  // Whoever sees that the call is done may use its outputs again: not only once the last handle has gone.
+  // A rank that sees the call done may use its outputs again: not only once the last handle has gone.
   if (inner != nullptr && inner->is_over()) inner->learned_at_no_point();
   if (mine) end(ended);
   return ended;
@@ -140,6 +154,10 @@ void StreamCall::give_up() noexcept {
   }
   miss();
   end(make_error(ErrorKind::kAborted, "the work was dropped"));
+}
+
+void StreamCall::fail_group(const absl::Status& why) {
+  if (!rank_.world().scheduler().aborted()) group_->abort(message_of(why), /*code=*/{});
 }
 
 void StreamCall::miss() {

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "collectives/streams/held_by_stream.h"
 #include "collectives/streams/wanted_stream.h"
@@ -20,11 +22,12 @@ namespace rankloom::internal {
 // The rank's side of a call on a stream. A handle keeps the stream, until the call is done.
 class CallOnStream final : public StreamWork {
  public:
-  // `held`: the call, as its stream holds it. `hold`: the program's, of `stream`; kept until the call is done or no
-  // handle is left.
-  CallOnStream(RankState& rank, const char* op, std::string group, int64_t seq, std::vector<TensorView> outputs,
-               std::weak_ptr<HeldByStream> held, std::shared_ptr<const void> hold,
+  // `call`: gives the outputs, and their owner, which is kept as long as a handle is. `hold`: the program's, of
+  // `stream`; kept until the call is done or no handle is left.
+  CallOnStream(RankState& rank, std::string group, const CollectiveCall& call, std::shared_ptr<const void> hold,
                std::shared_ptr<WantedStream> stream);
+  // The call, as its stream holds it. Before others see this.
+  void held_as(std::weak_ptr<HeldByStream> held) { held_ = std::move(held); }
 
   const std::shared_ptr<WantedStream>& stream() const { return stream_; }
   // Entries of streams wait for the call: then the program's handles may go, also while an exception unwinds.
@@ -36,26 +39,33 @@ class CallOnStream final : public StreamWork {
   // The call is done.
   void end(const absl::Status& status);
 
+ protected:
+  void release_owners() noexcept override;
+
  private:
   void let_stream_go();
   void give_up_if_unwinding() noexcept;
 
   RankState& rank_;
-  const std::weak_ptr<HeldByStream> held_;
+  std::weak_ptr<HeldByStream> held_;
   std::atomic<int> waits_{0};
   std::atomic<bool> dropped_{false};
   std::atomic<bool> holds_{true};
   std::shared_ptr<const void> hold_;  // belongs to the thread that clears holds_
   const std::shared_ptr<WantedStream> stream_;
+  std::shared_ptr<const void> owner_;  // CallOptions::keep_alive; belongs to whoever drops the last handle
 };
 
 // A call that a stream issues when its turn comes, and then waits for.
 // Thread-safety: all methods; run() by one task.
 class StreamCall final : public HeldByStream {
  public:
-  // `name`: "stream comm". `hold`, `stream`: as of CallOnStream.
+  // `name`: "stream comm". `hold`, `stream`: as of CallOnStream. `fail`: tells the stream that the call has failed,
+  // before anybody can see that.
+  using Fail = absl::AnyInvocable<void(const absl::Status&) const>;
   static std::shared_ptr<StreamCall> make(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string name,
-                                          std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream);
+                                          std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream,
+                                          Fail fail);
 
   const std::shared_ptr<CallOnStream>& outer() const { return outer_; }
   // Issues the call and waits for it; in a world that was aborted for `cause`, ends it. How it ended.
@@ -65,8 +75,13 @@ class StreamCall final : public HeldByStream {
   void give_up() noexcept override;
 
  private:
-  StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream);
-  void end(const absl::Status& status) { outer_->end(status); }
+  StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream, Fail fail);
+  void end(const absl::Status& status) {
+    if (!status.ok()) fail_(status);
+    outer_->end(status);
+  }
+  // The call was not issued, and its number is the group's: nobody goes on without it.
+  void fail_group(const absl::Status& why);
   // The group's calls cannot go on without this one, which was not issued or is known to nobody.
   void miss();
 
@@ -75,6 +90,7 @@ class StreamCall final : public HeldByStream {
   ProcessGroup* const group_;
   const std::shared_ptr<ProcessGroup> held_;
   const std::string stream_;
+  const Fail fail_;
   const bool keeps_alive_;
   CollectiveCall call_;
   const std::string text_;  // "all_reduce seq 1 [train.cc:12]"

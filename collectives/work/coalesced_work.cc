@@ -25,6 +25,7 @@ CollectiveCall call_of_whole(CollectiveCall& call) {
   own.warn_after = call.warn_after;
   own.code = call.code;
   own.keep_alive = std::exchange(call.keep_alive, nullptr);
+  own.owned_in_part = call.owned_in_part;
   own.way.record_id = call.way.record_id;
   return own;
 }

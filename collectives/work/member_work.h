@@ -59,7 +59,7 @@ class MemberWork : public WorkState, public WaitsFor {
     if (memo_.again) return;  // alike in all that follows
     timeout_ns_ = timeout_ns;
     warns_ = call_.warn_after != absl::InfiniteDuration();
-    keeps_alive_ = call_.keep_alive != nullptr;
+    keeps_alive_ = owns_tensors(call_);
     holds_owners(call_.keep_alive != nullptr);
   }
 

@@ -153,18 +153,19 @@ void WorkState::forget_outputs() noexcept {
     const WorldPin alive(world_);
     // Then the last handle that goes does it, on the fibers' thread.
     if (alive && scheduler()->beside_fibers()) return;
-    open_in_.store(nullptr, std::memory_order_relaxed);
-    if (!alive) return;
-    const ActsForFibers alone(*scheduler());
-    list->remove(*open_call_);
+    if (alive) {
+      const ActsForFibers alone(*scheduler());
+      list->remove(*open_call_);
+    }
+    open_in_.store(nullptr, std::memory_order_release);
     return;
   }
-  open_in_.store(nullptr, std::memory_order_relaxed);
   // The list is memory of the rank, which may have given the handle to another one.
   if (object_ != 0 && Task::current()->info.rank != rank_) [[unlikely]] {
     if (StepRecord* const record = this->record(); record != nullptr) record->write_memory(rank_);
   }
   list->remove(*open_call_);
+  open_in_.store(nullptr, std::memory_order_release);
 }
 
 void WorkState::retrieved(const absl::Status& status) const {
@@ -190,7 +191,9 @@ void WorkState::learned_of_failure() const {
   OpenOutputs* const list = open_in_.load(std::memory_order_acquire);
   if (open_call_ != this) return open_in_.store(nullptr, std::memory_order_relaxed);
   RankState* const rank = RankState::current();
-  if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs()) rank->lost_by_exception(open_text());
+  // The rank may have learned of the end by another work that stands for the call.
+  if (rank != nullptr && rank->unwinding() && list == &rank->open_outputs() && list->has(*this))
+    rank->lost_by_exception(open_text());
   learn_of_open();
 }
 
@@ -301,10 +304,10 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
     ObservedMutexLock lock(&mu_);
     if (completing_ || done_.load(std::memory_order_relaxed)) return touched(Access::kRead);
     touched(Access::kWrite);
-    // Works that are made of this one end first: a rank that sees this one done sees them done.
+    // Works that are made of this one end first: a rank that sees this one done sees them done. The record before them.
+    if (own_record_ >= 0 && world_lives) ending(status.ok());
     if (!callbacks_.empty()) [[unlikely]]
       tell_dependants(status);
-    if (own_record_ >= 0 && world_lives) ending(status.ok());
     status_ = status;
     done_.store(true, std::memory_order_release);
     finished_.notify_all();

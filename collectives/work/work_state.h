@@ -115,8 +115,8 @@ class WorkState : public OpenCall {
     if (list == nullptr) return;
     if (object_ != 0 || world_.foreign()) [[unlikely]]
       return forget_outputs();
-    open_in_.store(nullptr, std::memory_order_relaxed);
-    list->remove(*open_call_);
+    list->remove(*open_call_);  // first: another task that finds nothing in open_in_ goes on
+    open_in_.store(nullptr, std::memory_order_release);
   }
   // learned(), for the last handle that goes; of an unfinished work behind the scheduling point of the drop. Of a work
   // that stands for another one, that one's handle goes next, and may not be the last.
@@ -154,7 +154,7 @@ class WorkState : public OpenCall {
     const OpenOutputs* const list = open_in_.load(std::memory_order_acquire);
     return list != nullptr && list->has(*open_call_);
   }
-  bool has_open_outputs() const { return open_in_.load(std::memory_order_relaxed) != nullptr; }
+  bool has_open_outputs() const { return open_in_.load(std::memory_order_acquire) != nullptr; }
   std::string open_text() const override;
 
   // Tells `dependant` on the completing thread, just before the work is done; now, if done already. For works that

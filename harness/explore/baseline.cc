@@ -102,10 +102,14 @@ class Comparison {
       differ("what the store holds at the end", list_text(here_.keys), list_text(first_.keys));
       return;
     }
-    for (size_t i = 0; i < here_.values.size() && checks.store_values; ++i) {
-      if (here_.values[i] != first_.values[i]) {
-        differ(absl::StrCat("the value of key \"", here_.keys[i], "\""), here_.values[i], first_.values[i]);
-      }
+    if (!checks.store_values) return;
+    for (size_t i = 0; i < here_.keys.size(); ++i) {
+      // Both are sorted. Whether both have a key is for another check.
+      const auto there = std::lower_bound(first_.keys.begin(), first_.keys.end(), here_.keys[i]);
+      if (there == first_.keys.end() || *there != here_.keys[i]) continue;
+      const std::string& value = first_.values[static_cast<size_t>(there - first_.keys.begin())];
+      if (here_.values[i] != value)
+        differ(absl::StrCat("the value of key \"", here_.keys[i], "\""), here_.values[i], value);
     }
   }
 

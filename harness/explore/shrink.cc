@@ -184,6 +184,9 @@ void Shrinker::cut_faults_and_switches() {
 }
 
 void Shrinker::describe_smallest(ExploreReport::Failure* failure) {
+  RunData::Search search;
+  if (reports_are_wanted()) count_futures(baseline_, world_, baseline_.run(world_).report.trace, &search);
+  // The last run: callers keep what its ranks leave behind.
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   WorldOptions kept = world_;
   kept.keep_run = true;  // of a failure that is none of a rank's, too
@@ -195,13 +198,12 @@ void Shrinker::describe_smallest(ExploreReport::Failure* failure) {
   failure->story = story_text(*record, failure->report, world_.schedule.switches());
   if (failure->report.kept != nullptr) {
     failure->report.kept->story = failure->story;
-    RunData::Search& search = failure->report.kept->search;
     search.switch_steps = switch_steps(*record, world_.schedule.switches());
     if (found_story_ != failure->story) {
       search.found_story = found_story_;
       search.found_switch_steps = found_switch_steps_;
     }
-    if (reports_are_wanted()) count_futures(baseline_, world_, failure->report.trace, &search);
+    failure->report.kept->search = std::move(search);
   }
   failure->rerun = baseline_.rerun_of(world_);
   failure->shrink_runs = runs_;

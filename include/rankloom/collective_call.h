@@ -260,6 +260,7 @@ struct CollectiveCall {
   internal::Rare<std::vector<int64_t>> out_splits;
   absl::Duration timeout = absl::InfiniteDuration();
   bool timeout_is_default = true;  // from the group: does not keep a stuck job from being a deadlock
+  bool owned_in_part = false;      // kCoalesced: some tensors have no owner in keep_alive
   absl::Duration warn_after = absl::InfiniteDuration();  // a wait that lasts longer is told of
   CodeSite code;
   internal::Rare<std::string> label;       // barrier: the caller's word for it
@@ -276,6 +277,8 @@ namespace internal {
 // One call of all members of a group: [rank in group].
 using MemberCalls = absl::Span<const CollectiveCall* const>;
 
+// Whether the tensors live as long as the call does.
+inline bool owns_tensors(const CollectiveCall& call) { return call.keep_alive != nullptr && !call.owned_in_part; }
 // Where the call's tensors are: the device of the first one, its parts' included; the CPU for a call without tensors.
 Device call_device(const CollectiveCall& call);
 // InvalidArgument if its tensors are on more than one device.

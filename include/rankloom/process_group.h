@@ -69,9 +69,10 @@ struct CallOptions {
   // Unset: the group's.
   std::optional<absl::Duration> timeout = {};
   std::optional<absl::Duration> warn_after = {};  // unset: the group's
-  // Owners of the tensors, let go of when the call is done and no Work of it is left (it may be dropped at once): on
-  // the thread that drops the last one, or, if none was left, as a helper of the rank. Their destructors may call
-  // rankloom; those of several calls may run on several threads at once.
+  // Owners of the tensors, let go of when the call is done and no Work of it is left (it may be dropped at once; that
+  // of a coalesced block if each of its calls has an owner, or end_coalescing() is given one): on the thread that drops
+  // the last one, or, if none was left, as a helper of the rank. Their destructors may call rankloom; those of several
+  // calls may run on several threads at once.
   std::shared_ptr<const void> keep_alive = {};
   std::optional<ReduceOp::Order> order = {};  // unset: the group's
   Stream* stream = nullptr;                   // start after what is queued there, and order what follows

@@ -637,6 +637,28 @@ TEST(ExploreOnFibersTest, ComparesTheValuesInTheStoreIfAsked) {
   EXPECT_THAT(report.failure->headline, HasSubstr("the value of key \"last\" is 0 here, and 1 under steered:1"));
 }
 
+TEST(ExploreOnFibersTest, ComparesTheValuesOfKeysThatBothRunsHave) {
+  const ExploreOptions options{.world = fibers(2), .checks = {.store_keys = false, .store_values = true}};
+  const auto different_keys = [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.store().set("a", "1");
+    } else {
+      rank.store().set(rank.store().check({"a"}) ? "b" : "c", "2");
+    }
+  };
+  const ExploreReport alike = explore(options, different_keys);
+  EXPECT_TRUE(alike.verified) << alike.text();
+  const ExploreReport report = explore(options, [](RankContext& rank) {
+    if (rank.rank() == 0) rank.store().set("a", "1");
+    const bool second = rank.store().check({"a"});
+    if (rank.rank() == 1 && !second) rank.store().set("0", "2");
+    if (rank.rank() == 1) rank.store().set("last", second ? "after" : "before");
+  });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline,
+              HasSubstr("the value of key \"last\" is before here, and after under steered:1"));
+}
+
 TEST(ExploreOnFibersTest, FindsAProgramThatDoesNotRepeatItself) {
   int runs = 0;
   const ExploreReport report = explore({.world = fibers(2)}, [&runs](RankContext& rank) {

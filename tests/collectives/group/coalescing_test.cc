@@ -395,6 +395,51 @@ TEST_P(CoalescingTest, NamesADroppedWork) {
                                        "wait() or keep_alive [group 0, coalescing_test.cc:"));
 }
 
+// The tensors of one call may go with the last handle.
+TEST_P(CoalescingTest, NamesADroppedWorkThatOwnsSomeOfItsTensors) {
+  std::weak_ptr<std::vector<int32_t>> held;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int32_t>>(2, 1);
+    std::vector<int32_t> y = {1};
+    if (rank.rank() == 0) {
+      held = x;
+      pg->start_coalescing();
+      (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+      x.reset();
+      (void)pg->all_reduce(y);
+      { Work dropped = pg->end_coalescing(); }
+      rank.store().set("dropped", "");
+    } else {
+      rank.store().wait({"dropped"});
+      pg->recv(y, 0).wait();
+    }
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 0 failed: group 0, coalesced seq 1: the work was dropped unfinished, want "
+                                       "wait() or keep_alive [group 0, coalescing_test.cc:"));
+  EXPECT_TRUE(held.expired());
+}
+
+// An owner that is given at the end is that of all calls.
+TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatIsGivenAnOwnerAtItsEnd) {
+  std::weak_ptr<std::vector<int32_t>> held[2];
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<int32_t>>(2, rank.rank() + 1);
+    auto y = std::make_shared<std::vector<int32_t>>(1, rank.rank() + 5);
+    held[rank.rank()] = y;
+    pg->start_coalescing();
+    (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+    (void)pg->all_reduce(*y);
+    { Work dropped = pg->end_coalescing({.keep_alive = y}); }
+    pg->barrier().wait();
+    EXPECT_THAT(*x, ElementsAre(3, 3));
+    EXPECT_THAT(*y, ElementsAre(11));
+  });
+  EXPECT_TRUE(held[0].expired());
+  EXPECT_TRUE(held[1].expired());
+}
+
 TEST_P(CoalescingTest, LeavesADroppedWorkAloneThatOwnsItsTensors) {
   std::weak_ptr<std::vector<int32_t>> held[2];
   run(2, [&](RankContext& rank) {

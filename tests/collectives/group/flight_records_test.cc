@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/work/work_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/fake.h"
@@ -18,6 +19,7 @@
 #include "rankloom/records.h"
 #include "rankloom/stream.h"
 #include "rankloom/world.h"
+#include "tests/collectives/told.h"
 #include "tests/world/every_world.h"
 #include "world/world_state.h"
 
@@ -43,6 +45,35 @@ std::vector<std::string> calls_of(RankContext& rank) {
     EXPECT_EQ(entry.completed_ns < 0, entry.state == FlightEntry::State::kScheduled) << calls.back();
   }
   return calls;
+}
+
+// A rank that sees a call done finds its record closed.
+TEST_P(FlightRecordsTest, ARecordIsClosedBeforeListenersAreTold) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int> x = {1};
+    std::vector<std::string> seen;
+    const auto look = [&](const Work& work) {
+      WorkState::of(work)->when_done(told([&](const absl::Status&) { seen = calls_of(rank); }));
+    };
+    if (rank.rank() == 1) rank.store().wait({"listening"});
+    Work reduced = pg->all_reduce(x);
+    if (rank.rank() == 0) {
+      look(reduced);
+      rank.store().set("listening", "");
+    }
+    reduced.wait();
+    pg->start_coalescing();
+    if (rank.rank() == 1) rank.store().wait({"listening again"});
+    (void)pg->all_reduce(x);
+    Work whole = pg->end_coalescing();
+    if (rank.rank() == 1) return whole.wait();
+    EXPECT_THAT(seen, ElementsAre("all_reduce completed"));
+    look(whole);
+    rank.store().set("listening again", "");
+    whole.wait();
+    EXPECT_THAT(seen, ElementsAre("all_reduce completed", "all_reduce completed", "coalesced completed"));
+  });
 }
 
 // A user's own group: `answer` is its execute().

@@ -165,14 +165,76 @@ TEST_P(CallOnStreamTest, OutputsMayBeUsedAgainOnceTheCallIsSeenDone) {
       SCOPED_TRACE(i);
       std::vector<float> x = {1.0f + rank.rank()};
       Work work = pg->all_reduce(kind().view(x), ReduceOp::kSum, {.stream = stream.get()});
-      WorkState::of(work)->when_done(told([](const absl::Status&) {
-        Completion::run_later([] { absl::SleepFor(absl::Milliseconds(5)); });
-      }));
+      WorkState::of(work)->when_done(
+          told([](const absl::Status&) { Completion::run_later([] { absl::SleepFor(absl::Milliseconds(5)); }); }));
       ways[i](rank, work, *stream);
       pg->all_reduce(kind().view(x)).wait();
       EXPECT_THAT(x, ElementsAre(6));
     }
   });
+}
+
+TEST_P(CallOnStreamTest, AStreamHasFailedOnceItsCallIsSeenFailed) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0f + rank.rank()};
+    if (rank.rank() == 1) {
+      std::vector<float> longer = {1, 2};
+      EXPECT_THAT(error_of([&] { pg->all_reduce(kind().view(longer)).wait(); }), HasSubstr("Mismatch"));
+      return;
+    }
+    const std::unique_ptr<Stream> stream = kind().make(rank, "comm");
+    Work work = pg->all_reduce(kind().view(x), ReduceOp::kSum, {.stream = stream.get()});
+    WorkState::of(work)->when_done(
+        told([](const absl::Status&) { Completion::run_later([] { absl::SleepFor(absl::Milliseconds(5)); }); }));
+    EXPECT_THAT(error_of([&] { work.wait(absl::Hours(1)); }), HasSubstr("Mismatch"));
+    EXPECT_THAT(stream->status().ToString(), HasSubstr("Mismatch"));
+    EXPECT_THAT(error_of([&] { stream->synchronize(); }), HasSubstr("Mismatch"));
+  });
+}
+
+TEST_P(CallOnStreamTest, AnOwnerIsKeptAsLongAsAWorkIs) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const std::unique_ptr<Stream> stream = kind().make(rank, "stream");
+    auto x = std::make_shared<std::vector<float>>(1, 1.0f + rank.rank());
+    const std::weak_ptr<std::vector<float>> kept = x;
+    const TensorView view = kind().view(*x);
+    Work work = pg->all_reduce(view, ReduceOp::kSum, {.keep_alive = std::move(x), .stream = stream.get()});
+    stream->synchronize();
+    pg->barrier().wait();
+    ASSERT_FALSE(kept.expired());
+    EXPECT_EQ(static_cast<const float*>(work.result()[0].data())[0], 3);
+    work = Work();
+    while (!kept.expired()) rank.sleep_for(absl::Milliseconds(1));  // an owner may end on a helper
+
+    x = std::make_shared<std::vector<float>>(1, 1.0f + rank.rank());
+    const std::weak_ptr<std::vector<float>> of_dropped = x;
+    const TensorView again = kind().view(*x);
+    (void)pg->all_reduce(again, ReduceOp::kSum, {.keep_alive = std::move(x), .stream = stream.get()});
+    stream->synchronize();
+    while (!of_dropped.expired()) rank.sleep_for(absl::Milliseconds(1));
+  });
+}
+
+// The others have numbered a call, too, that can never be complete.
+TEST_P(CallOnStreamTest, ACallThatItsStreamCannotMakeFailsTheGroup) {
+  const RunReport report = run_to_failure(options(2), [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    std::vector<float> y = {2};
+    if (rank.rank() == 1) {
+      Work first = pg->all_reduce(x);
+      Work second = pg->all_reduce(y);
+      EXPECT_THAT(error_of([&] { second.wait(); }), HasSubstr("its output overlaps that of all_reduce seq 1"));
+      return;
+    }
+    const std::unique_ptr<Stream> stream = kind().make(rank, "comm");
+    Work open = pg->all_reduce(x);
+    Work refused = pg->all_reduce(x, ReduceOp::kSum, {.stream = stream.get()});
+    stream->synchronize();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("its output overlaps that of all_reduce seq 1"));
 }
 
 TEST_P(LaunchingStreamTest, RunsWhatIsQueuedInOrder) {

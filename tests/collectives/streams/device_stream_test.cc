@@ -55,7 +55,8 @@ class DeviceMemoryStreams final : public DeviceStreams {
   using DeviceStreams::DeviceStreams;
   TensorView view(std::vector<float>& values) const override { return on_device(values); }
 };
-INSTANTIATE_TEST_SUITE_P(Device, CallOnStreamTest, CallOnStreamTest::every_world_of<DeviceStreams>(), StreamWorldName());
+INSTANTIATE_TEST_SUITE_P(Device, CallOnStreamTest, CallOnStreamTest::every_world_of<DeviceStreams>(),
+                         StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(DeviceMemory, CallOnStreamTest, CallOnStreamTest::every_world_of<DeviceMemoryStreams>(),
                          StreamWorldName());
 INSTANTIATE_TEST_SUITE_P(Device, LeftStreamTest, LeftStreamTest::every_world_of<DeviceStreams>(), StreamWorldName());
@@ -368,28 +369,33 @@ TEST_P(DeviceTest, ACallEndsAtItsOwnTimeout) {
 }
 
 TEST_P(DeviceTest, ACallEndsAtTheDefaultTimeoutAsOneThatIsWaitedFor) {
-  WorldOptions hasty = options(2);
-  hasty.timeout = absl::Milliseconds(30);
-  const RunReport report = EveryWorldTest::run_to_failure(std::move(hasty), [&](RankContext& rank) {
-    enter(rank);
-    auto pg = init_process_group(rank);
-    std::vector<float> x = {1};
-    FakeDeviceStream stream(rank, driver(), "comm");
-    if (rank.rank() == 1) {
-      rank.store().wait({"issued"}, absl::Seconds(100));
-      absl::SleepFor(absl::Milliseconds(deterministic() ? 100 : 400));
-      for (int i = 0; i < 50; ++i) rank.yield();  // to the helper that ends the call
-    }
-    Work work = pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream});
-    if (rank.rank() == 0) {
-      rank.store().set("issued", "");
-      EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Timeout: rank 0, "));
-    }
-    work.wait(absl::Seconds(100));
-  });
-  EXPECT_THAT(report.text(), testing::Not(HasSubstr("dropped")));
-  EXPECT_THAT(report.text(),
-              HasSubstr("Timeout: rank 0, group 0, all_reduce seq 1: timed out after 30ms waiting for rank 1"));
+  const Fault after{.kind = Fault::Kind::kDelay, .rank = 0, .op = "all_reduce", .when = Fault::When::kAfter};
+  for (const FaultPlan& faults : {FaultPlan(), FaultPlan({after})}) {
+    SCOPED_TRACE(faults.text());
+    WorldOptions hasty = options(2);
+    hasty.timeout = absl::Milliseconds(30);
+    hasty.faults = faults;
+    const RunReport report = EveryWorldTest::run_to_failure(std::move(hasty), [&](RankContext& rank) {
+      enter(rank);
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      FakeDeviceStream stream(rank, driver(), "comm");
+      if (rank.rank() == 1) {
+        rank.store().wait({"issued"}, absl::Seconds(100));
+        absl::SleepFor(absl::Milliseconds(deterministic() ? 100 : 400));
+        for (int i = 0; i < 50; ++i) rank.yield();  // to the helper that ends the call
+      }
+      Work work = pg->all_reduce(on_device(x), ReduceOp::kSum, {.stream = &stream});
+      if (rank.rank() == 0) {
+        rank.store().set("issued", "");
+        EXPECT_THAT(error_of([&] { stream.synchronize(); }), HasSubstr("Timeout: rank 0, "));
+      }
+      work.wait(absl::Seconds(100));
+    });
+    EXPECT_THAT(report.text(), testing::Not(HasSubstr("dropped")));
+    EXPECT_THAT(report.text(),
+                HasSubstr("Timeout: rank 0, group 0, all_reduce seq 1: timed out after 30ms waiting for rank 1"));
+  }
 }
 
 TEST_P(DeviceTest, AnotherRanksStreamIsRefused) {

@@ -16,6 +16,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
+#include "sim/scheduler/scheduler.h"
 #include "tests/world/every_world.h"
 
 namespace rankloom {
@@ -322,6 +323,38 @@ TEST_P(OpenOutputsTest, ABufferIsFreeForWhateverIsBehindAStreamsWait) {
   });
 }
 
+// Of two tasks that learn of a call's end neither goes on while the other is about to free the outputs. On free threads
+// it is a matter of some rounds that they meet.
+TEST_P(OpenOutputsTest, ABufferIsFreeForWhicheverTaskComesSecond) {
+  run(2, [this](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "s");
+    std::vector<float> x(1, 1);
+    std::vector<float> y(1, 1);
+    for (int i = 0; i < (deterministic() ? 2 : 300); ++i) {
+      {
+        Work open = pg->all_reduce(x, ReduceOp::kMax);
+        open.block_current_stream(stream);
+        stream.launch([] {});
+        open.wait();
+        pg->all_reduce(x, ReduceOp::kMax).wait();
+      }
+      Work first = pg->all_reduce(x, ReduceOp::kMax);
+      Work second = pg->all_reduce(y, ReduceOp::kMax);
+      first.block_current_stream(stream);
+      second.block_current_stream(stream);
+      Promise helped(&rank.world().scheduler(), rank.rank());
+      rank.world().scheduler().spawn({.rank = rank.rank(), .kind = internal::TaskKind::kHelper}, [&] {
+        stream.synchronize();
+        helped.set_value();
+      });
+      stream.synchronize();
+      pg->all_reduce(y, ReduceOp::kMax).wait();
+      helped.work().wait();
+    }
+  });
+}
+
 TEST_P(OpenOutputsTest, ACallThatFailedFreesItsBuffer) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -613,6 +646,20 @@ TEST_P(ThrownOverOpenCallsTest, EndsWithTheCallThatWasOpen) {
                         "\\[open_outputs_test.cc:[0-9]+\\] open\n.*"))
       << text;
   EXPECT_EQ(text.find(kHint), text.rfind(kHint)) << text;
+}
+
+// The rank waited for a part of the call, and so for the call.
+TEST_P(ThrownOverOpenCallsTest, NamesNoCallOfWhichAPartWasWaitedFor) {
+  const std::string text = text_of([](RankContext& rank, ProcessGroup& pg) {
+    std::vector<int> x(3);
+    pg.start_coalescing();
+    Work part = pg.all_reduce(x);
+    Work whole = pg.end_coalescing();
+    part.wait();
+    if (rank.rank() == 1) throw std::runtime_error("no disk");
+  });
+  EXPECT_THAT(text, testing::StartsWith("rank 1 failed: no disk")) << text;
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr(kHint))) << text;
 }
 
 TEST_P(ThrownOverOpenCallsTest, EndsWithACallWhoseHandleLivesOn) {
