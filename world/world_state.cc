@@ -106,6 +106,16 @@ std::string RankState::open_at_throw_text() {
   return calls_text(std::move(calls));
 }
 
+std::vector<std::string> RankState::groups_called() const {
+  RankMutexLock lock(&caught_mu_);
+  return groups_called_;
+}
+
+void RankState::calls_group(const std::string& name) {
+  RankMutexLock lock(&caught_mu_);
+  groups_called_.push_back(name);
+}
+
 void RankState::lost_by_exception(std::string call) {
   if (!state_.poison()) return;
   const int64_t last = last_call();
@@ -546,9 +556,9 @@ void WorldState::unshare(std::string_view key) {
 }
 
 std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::string_view name) {
-  const auto n = static_cast<size_t>(rank.world_groups_++);
   ObservedMutexLock lock(&mu_);
   lock.apart();  // the first rank to come makes it; what differs then is told below
+  const auto n = static_cast<size_t>(rank.world_groups_++);  // with the lock: the rank's helpers ask, too
   const size_t at = n - world_groups_before_;
   StepRecord* const record = scheduler_->record();
   const std::string wanted = name.empty() ? absl::StrCat(n) : std::string(name);

@@ -72,6 +72,9 @@ class RankState final : public RankContext, public Kept {
   std::string open_calls_text() const;
   // The same at the throw of an exception that the calling task has caught, or that has left it.
   std::string open_at_throw_text();
+  // The groups that this rank has called, by name and in the order of their first calls; a name may come twice.
+  std::vector<std::string> groups_called() const;
+  void calls_group(const std::string& name);
   // `call` was open when the last handle on it went, in a scope that an exception leaves.
   void lost_by_exception(std::string call);
 
@@ -105,8 +108,9 @@ class RankState final : public RankContext, public Kept {
     uint64_t task;  // Task::current_serial()
     std::function<void()> told;
   };
-  RankMutex caught_mu_;  // of all below
+  mutable RankMutex caught_mu_;  // of all below
   std::vector<Caught> caught_ ABSL_GUARDED_BY(caught_mu_);
+  std::vector<std::string> groups_called_ ABSL_GUARDED_BY(caught_mu_);
   std::vector<std::string> lost_ ABSL_GUARDED_BY(caught_mu_);  // lost_by_exception(), before the next call
   int64_t lost_after_ ABSL_GUARDED_BY(caught_mu_) = -1;        // the last call by then
 
@@ -247,6 +251,7 @@ class WorldState : public Kept {
   void leave_group_absent(const Group& group, int members);
   // groups() has all groups of the run: for code that compares runs. To be called before the run.
   void keep_all_groups();
+  bool keeps_all_groups() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return keeps_all_groups_; }  // written before the run
 
   bool poison() const { return poison_; }
   bool late_completion() const { return late_completion_; }

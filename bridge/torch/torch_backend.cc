@@ -162,15 +162,26 @@ c10d::ErrorType TorchBackend::getError() {
                                                                 : c10d::ErrorType::SUCCESS;
 }
 
+template <typename Body>
+void TorchBackend::at_point(CodeSite code, const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    rethrow_to_torch(job_.get(), group_->global_rank(), code);
+  }
+  if (job_ != nullptr) job_->after_point(group_->global_rank());
+}
+
 void TorchBackend::abort() {
   const GilRelease no_gil;
-  group_->abort("abort() was called", python_site());
+  const CodeSite code = python_site();
+  at_point(code, [&] { group_->abort("abort() was called", code); });
 }
 
 void TorchBackend::shutdown() {
   const CodeSite code = callers_site();  // none where we end a rank: calls that are waited for tell their own lines
   const GilRelease no_gil;
-  group_->shutdown(code);
+  at_point(code, [&] { group_->shutdown(code); });
   if (!owns_rank_) return;
   int rank = -1;
   if (Job::current(&rank) == job_ && rank == group_->global_rank()) Job::detach("");

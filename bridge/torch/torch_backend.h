@@ -117,6 +117,10 @@ class TorchBackend final : public c10d::Backend {
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
 
+  // Runs what comes to scheduling points: the random state is this rank's after them, and errors are PyTorch's.
+  template <typename Body>
+  void at_point(CodeSite code, const Body& body);
+
   const std::shared_ptr<Job> job_;
   const std::shared_ptr<ProcessGroup> group_;
   const std::string name_;

@@ -23,7 +23,7 @@ auto TorchStore::call(const Call& body) {
   const GilRelease no_gil;
   const CodeSite code = python_site();
   int rank = -1;
-  const std::shared_ptr<Job> job = Job::current(&rank);
+  const std::shared_ptr<Job> job = Job::acting(&rank);  // a callback's, too
   try {
     if constexpr (std::is_void_v<decltype(body(code))>) {
       body(code);

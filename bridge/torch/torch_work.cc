@@ -114,7 +114,9 @@ bool TorchWork::isSuccess() const {
 std::exception_ptr TorchWork::exception() const {
   const GilRelease no_gil;
   for (const rankloom::Work& work : works_) {
-    if (const std::exception_ptr error = work.exception(); error != nullptr) {
+    const std::exception_ptr error = work.exception();
+    if (job_ != nullptr) job_->after_point(rank_);
+    if (error != nullptr) {
       try {
         std::rethrow_exception(error);
       } catch (const DistError& known) {
@@ -125,7 +127,8 @@ std::exception_ptr TorchWork::exception() const {
   return nullptr;
 }
 
-int TorchWork::sourceRank() const { return works_.empty() ? -1 : works_.front().source(); }
+// PyTorch calls this with the GIL, which no scheduling point may keep.
+int TorchWork::sourceRank() const { return works_.empty() || !done() ? -1 : works_.front().source(); }
 
 std::vector<at::Tensor> TorchWork::result() {
   wait(kNoTimeout);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/group/group_front.h"
@@ -10,6 +11,7 @@
 #include "rankloom/error.h"
 #include "rankloom/world.h"
 #include "sim/base/dist_error.h"
+#include "sim/base/printable.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
 #include "world/world_state.h"
@@ -20,10 +22,13 @@ using namespace internal;
 
 namespace {
 
-// "mesh [2, 4] (dp, tp)".
+// "mesh [2, 4] (dp, tp)". A name that could be taken for two is in quotes: members agree on this text.
 std::string mesh_text(const std::vector<int>& shape, const std::vector<std::string>& names) {
+  const auto one = [](std::string* out, const std::string& name) {
+    absl::StrAppend(out, absl::StrContains(name, ", ") || name.starts_with('"') ? json_string(name) : name);
+  };
   return absl::StrCat("mesh [", absl::StrJoin(shape, ", "), "]",
-                      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", "), ")"));
+                      names.empty() ? "" : absl::StrCat(" (", absl::StrJoin(names, ", ", one), ")"));
 }
 
 [[noreturn]] void fail_mesh(int rank, const std::string& mesh, std::string_view text, CodeSite code) {

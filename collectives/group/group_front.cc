@@ -312,6 +312,8 @@ void GroupFront::give_back(int64_t number) {
 
 [[gnu::noinline]] int64_t GroupFront::record_anew(const CollectiveCall& call, const FlightNumbers& numbers,
                                                   CallMemo* memo) {
+  // For searches, which compare these; the records may have lost the call by then.
+  if (numbers.op_id == 1 && rank_state_->world().keeps_all_groups()) rank_state_->calls_group(group_->name());
   const int64_t timeout_ns = nanoseconds(call.timeout);
   const OpRow& row = op_row(call.op);
   const auto fill = [&](FlightFacts& entry) {

@@ -7,6 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/group/group_front.h"
 #include "collectives/ops/group_request.h"
@@ -29,11 +30,15 @@ namespace {
 
 static_assert(ProcessGroup::kNoColor == GroupRequest::kNoColor);
 
-// The text that members agree on beside the ranks: "WHAT, NAME, DESCRIPTION", of which there may be none.
+// The text that members agree on beside the ranks: "WHAT, NAME, description DESCRIPTION", of which there may be none.
+// Names that could be taken for two, or for a description, are in quotes: others are to have other labels.
 std::string label_of(std::string what, const GroupOptions& options) {
-  for (const std::string& part : {options.name, options.description}) {
-    if (!part.empty()) absl::StrAppend(&what, what.empty() ? "" : ", ", printable(part));
-  }
+  const auto add = [&what](std::string_view before, const std::string& text) {
+    const bool plain = !absl::StrContains(text, ", ") && !absl::StartsWith(text, "description ") && text[0] != '"';
+    absl::StrAppend(&what, what.empty() ? "" : ", ", sv(before), plain ? printable(text) : json_string(text));
+  };
+  if (!options.name.empty()) add("", options.name);
+  if (!options.description.empty()) add("description ", options.description);
   return what;
 }
 

@@ -314,6 +314,7 @@ void end_tensor(const TensorList& tensors, KernelPlan* plan) {
 }
 
 int64_t bytes_of_row(const TensorView& tensor) {
+  if (tensor.bytes() == 0) return 0;  // other sizes may be any
   auto bytes = static_cast<int64_t>(dtype_size(tensor.dtype()));
   for (size_t i = 1; i < tensor.sizes().size(); ++i) bytes *= tensor.sizes()[i];
   return bytes;

@@ -35,14 +35,26 @@ enum Head : size_t {
 };
 constexpr int64_t kCompute = -1;  // in place of an operation; then the index of its name
 
-bool in_place(const CollectiveCall& call) {
-  if (call.inputs.empty() || call.outputs.empty()) return false;
-  const TensorView& a = call.inputs[0];
-  const TensorView& b = call.outputs[0];
+bool share_memory(const TensorView& a, const TensorView& b) {
   if (a.data() == nullptr || b.data() == nullptr) return false;
   const auto begin_a = reinterpret_cast<uintptr_t>(a.data());
   const auto begin_b = reinterpret_cast<uintptr_t>(b.data());
   return begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
+}
+
+// Bytes of inputs that lie in an output: of the one with its number, or, where there is one of one kind, in any.
+int64_t bytes_in_place(const CollectiveCall& call) {
+  const int inputs = call.inputs.size();
+  const int outputs = call.outputs.size();
+  if (inputs == 0 || outputs == 0 || call.inputs[0].data() == nullptr) return 0;
+  int64_t bytes = 0;
+  for (int i = 0; i < inputs; ++i) {
+    const TensorView& input = call.inputs[i];
+    bool shared = share_memory(input, call.outputs[outputs == 1 ? 0 : std::min(i, outputs - 1)]);
+    for (int j = 0; j < outputs && inputs == 1 && !shared; ++j) shared = share_memory(input, call.outputs[j]);
+    if (shared) bytes = saturating_add(bytes, static_cast<int64_t>(input.bytes()));
+  }
+  return bytes;
 }
 
 // Calls `word` with each word of the call's key until it returns false.
@@ -58,7 +70,7 @@ bool for_each_word(const CollectiveCall& call, int group, const char* scope, Wor
                                     static_cast<int64_t>(reinterpret_cast<uintptr_t>(call.code.file)),
                                     call.code.line,
                                     static_cast<int64_t>(reinterpret_cast<uintptr_t>(scope)),
-                                    in_place(call)};
+                                    bytes_in_place(call)};
   for (const int64_t one : head) {
     if (!word(one)) return false;
   }
@@ -108,7 +120,7 @@ void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
   }
 }
 
-// The memory that a call holds until it is waited for. In place, one memory is input and output.
+// The memory that a call holds until it is waited for. What lies in an output is no more than that.
 int64_t buffer_bytes(const CollectiveCall& call) {
   int64_t inputs = 0;
   int64_t outputs = 0;
@@ -116,7 +128,7 @@ int64_t buffer_bytes(const CollectiveCall& call) {
   for (const TensorView& tensor : call.outputs) outputs = saturating_add(outputs, static_cast<int64_t>(tensor.bytes()));
   const bool one_buffer =
       call.op == OpType::kAllReduce || call.op == OpType::kAllReduceCoalesced || call.op == OpType::kReduce;
-  return one_buffer || in_place(call) ? std::max(inputs, outputs) : saturating_add(inputs, outputs);
+  return one_buffer ? std::max(inputs, outputs) : saturating_add(inputs - bytes_in_place(call), outputs);
 }
 
 }  // namespace
@@ -283,7 +295,12 @@ CallRecordState::Entry& CallRecordState::issue(const CollectiveCall& call, int g
   const uint32_t index = kind_of(call, group);
   Kind& kind = kinds[index];
   int64_t seq = call.seq;
-  if (seq < 0) seq = p2p_seq[static_cast<size_t>(group)] += alone ? 1 : 0;
+  if (seq < 0) {
+    int64_t& last = p2p_seq[static_cast<size_t>(group)];
+    // As the group numbers it, which counts refused ones, too.
+    last = call.way.message_seq >= 0 ? call.way.message_seq : last + (alone ? 1 : 0);
+    seq = last;
+  }
   Entry& added = append(index, seq);
   int64_t& free = free_ns[static_cast<size_t>(group)];
   added.start_ns = std::max(now_ns, free);

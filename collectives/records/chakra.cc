@@ -13,6 +13,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "sim/base/printable.h"
+#include "sim/base/saturating.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -141,13 +142,13 @@ struct Collective {
 Collective lowered(chakra::CollectiveType type, int64_t bytes, const CallRecord::Call& call, int64_t size) {
   switch (type) {
     case chakra::BROADCAST:
-      return {.type = chakra::ALL_GATHER, .bytes = (bytes + size - 1) / size};
+      return {.type = chakra::ALL_GATHER, .bytes = bytes / size + (bytes % size != 0 ? 1 : 0)};
     case chakra::REDUCE:
       return {.type = chakra::REDUCE_SCATTER, .bytes = bytes};
     case chakra::GATHER:
       return {.type = chakra::ALL_GATHER, .bytes = bytes};
     case chakra::SCATTER:
-      return {.type = chakra::REDUCE_SCATTER, .bytes = size * call.output_bytes()};
+      return {.type = chakra::REDUCE_SCATTER, .bytes = internal::saturating_mul(size, call.output_bytes())};
     case chakra::BARRIER:
       return {.type = chakra::ALL_REDUCE, .bytes = size};
     default:

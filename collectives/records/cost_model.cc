@@ -141,7 +141,9 @@ absl::Duration CostModel::time(const links::Link& over, OpType op, int size, int
   using internal::WireAlgorithm;
   const auto takes = [&](WireAlgorithm with) {
     const CostModel::WireCost cost = internal::wire_cost(with, op, size, bytes);
-    return over.latency * cost.steps + absl::Seconds(static_cast<double>(cost.bytes) / over.bytes_per_second);
+    const absl::Duration latency = over.latency * cost.steps;
+    if (cost.bytes == 0) return latency;
+    return latency + absl::Seconds(static_cast<double>(cost.bytes) / over.bytes_per_second);
   };
   switch (algorithm) {
     case Choice::kRing:

@@ -197,8 +197,11 @@ class Dump {
     for (const std::shared_ptr<const Group>& group : world.groups()) {
       if (group->group_rank(rank) >= 0) by_id.insert_or_assign(group->id(), group);
     }
+    for (const auto& [id, group] : by_id) groups_.push_back(group);
     // Names key the table of groups: of several groups with one name, those after the first get their id behind it,
-    // more than once if another group is called that.
+    // more than once if another group is called that. Other ranks' groups count, so that a group has one name in the
+    // dumps of all its members.
+    for (const std::shared_ptr<const Group>& group : world.groups()) by_id.emplace(group->id(), group);
     std::set<std::string> taken;
     for (const auto& [id, group] : by_id) taken.insert(group->name());
     std::set<std::string> used;
@@ -208,7 +211,6 @@ class Dump {
         while (!taken.insert(name).second) absl::StrAppend(&name, "#", id);
       }
       names_[group.get()] = name;
-      groups_.push_back(group);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
@@ -48,7 +49,8 @@ std::string arguments(const CallRecord& record, const CallRecord::Call& call, st
 }
 
 // The key that members of one call share. Of a send and its recv: the group, sender, receiver, tag, the how many-th of
-// these; of a collective: the group with the number, -1, the operation, 0, the how many-th of these.
+// these; of a collective: the group with the number, -1, the operation, 0, the how many-th of these. A group: the name
+// and the ranks, since others may have the name.
 using CallKey = std::tuple<std::string, int, int, int, int64_t>;
 
 struct Bound {  // where an arrow begins or ends
@@ -86,6 +88,13 @@ class TimelineWriter {
     for (size_t g = 0; g < record.groups().size(); ++g) {
       name("thread_name", pid, static_cast<int>(g) + 1, absl::StrCat("group ", record.groups()[g].label()));
     }
+    std::vector<std::string> names;
+    for (const CallRecord::GroupInfo& info : record.groups()) {
+      std::vector<int> ranks;
+      for (int rank = 0; rank < info.group->size(); ++rank) ranks.push_back(info.group->global_rank(rank));
+      names.push_back(absl::StrCat(info.group->name(), " of ", absl::StrJoin(ranks, ",")));
+    }
+    std::map<int, int64_t> first_message;  // by group
     std::map<CallKey, int64_t> numbers;
     for (size_t i = 0; i < record.size(); ++i) {
       const CallRecord::Call call = record[i];
@@ -105,10 +114,14 @@ class TimelineWriter {
       const Group& group = *record.groups()[static_cast<size_t>(call.group)].group;
       const bool send = call.op == OpType::kSend;
       // Parts of a coalesced call have one number: their place among those of the operation tells them apart.
-      CallKey key = {absl::StrCat(group.name(), " ", call.seq), -1, static_cast<int>(call.op), 0, 0};
+      const std::string& members = names[static_cast<size_t>(call.group)];
+      CallKey key = {absl::StrCat(members, " ", call.seq), -1, static_cast<int>(call.op), 0, 0};
       if (send || call.op == OpType::kRecv) {
+        // A record that has lost its first calls does not tell the how many-th a message is.
+        int64_t& first = first_message.try_emplace(call.group, call.seq).first->second;
+        if (first > 1) continue;
         const int peer = call.peer >= 0 ? group.global_rank(call.peer) : -1;
-        key = {group.name(), send ? pid : peer, send ? peer : pid, call.tag, 0};
+        key = {members, send ? pid : peer, send ? peer : pid, call.tag, 0};
       }
       std::get<4>(key) = numbers[key]++;
       calls_[key].push_back({pid, tid, call.start});

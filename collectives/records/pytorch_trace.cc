@@ -5,6 +5,7 @@
 #include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
+#include "sim/base/saturating.h"
 
 namespace rankloom {
 
@@ -162,7 +163,7 @@ class TraceWriter {
           absl::StrCat("[", id, ", ", id + 1, ", 0, ", tensor.numel(), ", ", dtype_size(tensor.dtype), ", \"cpu\"]"));
       std::vector<int64_t> sizes(tensor.sizes.begin(), tensor.sizes.end());
       std::vector<int64_t> strides(sizes.size(), 1);
-      for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
+      for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = internal::saturating_mul(strides[d], sizes[d]);
       values.shapes.push_back(json_list(sizes));
       values.types.push_back(json_string(absl::StrCat("Tensor(", type_name(tensor.dtype), ")")));
       values.strides.push_back(json_list(strides));

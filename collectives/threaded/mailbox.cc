@@ -855,7 +855,10 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
     const Message& send = message.sends() ? message : *other;
     const Message& recv = message.sends() ? *other : message;
     const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;
-    if (meant && send.call_.tag != recv.call_.tag) return describe_difference(send, recv);
+    if (!meant || send.call_.tag == recv.call_.tag) continue;
+    // A rank that waits for something else may make the call that fits next.
+    if (other->is_awaited() || !other->rank_state_->world().ended_text(other->rank()).empty())
+      return describe_difference(send, recv);
   }
   return absl::OkStatus();
 }

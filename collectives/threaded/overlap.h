@@ -16,7 +16,8 @@
 namespace rankloom::internal {
 
 // Memory of the process that calls of a rank use while they are on their way: no two of them write to one byte, and
-// none reads what another writes. Each function is called by the rank that makes the call, before other members see it.
+// none begins to read what another writes. A call that writes to what an open one reads is not found, unless both are
+// parts of a coalesced call. Each function is called by the rank that makes the call, before other members see it.
 
 // open_beside() in the common case: a call like the last one of its place, alone on its way. False: nothing was done,
 // and open_beside() is next.

@@ -366,6 +366,7 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
   const size_t rank = static_cast<size_t>(state->group_rank_);
   if (poison_ && call_device(call).kind == Device::Kind::kCpu) state->poison();
   Slot* slot = nullptr;
+  bool serves = false;
   {
     ObservedMutexLock lock(&mu_);
     if (!failed_.ok()) return refused(*state);
@@ -376,10 +377,13 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
       record_->signal(object_of(*slot));
       if (slot->early > 0 && op_row(call.op).rooted == Rooted::kGives && only_gives(call, state->group_rank_))
         record_->uncovered(kRootOnStream);
+      record_->signal(part_object(*slot, rank));
     }
     enter(*slot, state);
     if (slot->arrived < here_) {
-      if (!any_unwound_.load(std::memory_order_relaxed)) [[likely]]
+      // Of a root's call on a stream: receivers that have come wait for nobody else.
+      serves = slot->early > 0 && only_gives(call, state->group_rank_) && op_row(call.op).rooted == Rooted::kGives;
+      if (!any_unwound_.load(std::memory_order_relaxed) && !serves) [[likely]]
         return absl::OkStatus();
       slot = nullptr;
     } else {
@@ -387,7 +391,8 @@ absl::Status Rendezvous::file(const std::shared_ptr<CollectiveWork>& state) {
     }
   }
   if (slot == nullptr) [[unlikely]] {
-    look_at_unwound();
+    if (serves) serve_waiting(call.seq);
+    if (any_unwound_.load(std::memory_order_relaxed)) look_at_unwound();
     return absl::OkStatus();
   }
   if (elsewhere_ != nullptr) [[unlikely]] {
@@ -486,6 +491,30 @@ void Rendezvous::serve(Slot* slot, CollectiveWork& state, Early* early) {
   early->slot = slot;
 }
 
+void Rendezvous::serve_or_put_off(Slot* slot, size_t rank, Early* early) {
+  CollectiveWork* const receiver = slot->states[rank].get();
+  if (receiver == nullptr || !receiver->early_ || receiver->served_ || !root_serves(*slot, rank)) return;
+  late_ ? early->later.push_back(slot->states[rank]) : serve(slot, *receiver, early);
+}
+
+void Rendezvous::serve_waiting(Slot* slot, Early* early) {
+  for (size_t rank = 0; rank < static_cast<size_t>(size_); ++rank) serve_or_put_off(slot, rank, early);
+}
+
+[[gnu::noinline]] void Rendezvous::serve_waiting(int64_t seq) {
+  Early early;
+  early.started_ns = scheduler_.now_ns();
+  Slot* slot = nullptr;
+  {
+    ObservedMutexLock lock(&mu_);
+    slot = find(seq);
+    if (slot == nullptr || slot->state != Slot::State::kCollecting) return;  // the last member has come meanwhile
+    serve_waiting(slot, &early);
+  }
+  for (const std::shared_ptr<CollectiveWork>& other : early.later) serve_later(slot, *other);
+  complete_served(std::move(early));
+}
+
 void Rendezvous::complete_served(Early early) {
   Completion completion;
   for (const std::shared_ptr<CollectiveWork>& state : early.served) {
@@ -499,8 +528,12 @@ void Rendezvous::complete_served(Early early) {
   }
   if (early.touched != nullptr) [[unlikely]] {
     const CollectiveWork& state = *early.touched;
-    fail(touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)), state.call_.code,
-                       Touched::kOutput, state.goes_on_alone()));
+    const absl::Status cause = touched_early(world_, state.rank(), state.who(state.what(/*numbered=*/true)),
+                                             state.call_.code, Touched::kOutput, state.goes_on_alone());
+    // No other member need hear of it, and the rank may never ask.
+    fail(cause, [&](const absl::Status& first) {
+      if (first == cause) world_.not_retrieved(cause);
+    });
   }
   if (early.ended) end(early.slot, absl::OkStatus(), early.started_ns);
   completion.end();
@@ -536,19 +569,12 @@ absl::Status Rendezvous::file_early(const std::shared_ptr<CollectiveWork>& state
     enter(*slot, state);
     ++slot->early;
     // The others of this call that wait for nobody else now, and this one.
-    const auto serve_or_put_off = [&](size_t other) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      CollectiveWork* const receiver = slot->states[other].get();
-      if (receiver == nullptr || !receiver->early_ || receiver->served_ || !root_serves(*slot, other)) return;
-      late_ ? early.later.push_back(slot->states[other]) : serve(slot, *receiver, &early);
-    };
     if (gives) {
       serve(slot, mine, &early);
       if (slot->arrived < size_ || late_) mine.set_aside();
-      if (from_root) {
-        for (size_t other = 0; other < static_cast<size_t>(size_); ++other) serve_or_put_off(other);
-      }
+      if (from_root) serve_waiting(slot, &early);
     } else {
-      serve_or_put_off(rank);
+      serve_or_put_off(slot, rank, &early);
     }
     if (slot->arrived == size_ && (slot->early < size_ || slot->mismatch)) {
       all = true;

@@ -218,6 +218,11 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Moves the data of an early member, which is done then. Not if the rank has written to an output: `early` has the
   // member then.
   void serve(Slot* slot, CollectiveWork& state, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The same for a member that waits for nobody else now, if it does; put off to a step of its own under a schedule.
+  void serve_or_put_off(Slot* slot, size_t rank, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // All such members: the root has come.
+  void serve_waiting(Slot* slot, Early* early) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void serve_waiting(int64_t seq);
   // Without the lock: completes the works of those that were served; fails the group if a member wrote to its output
   // early; ends the slot if the last one was served.
   void complete_served(Early early);

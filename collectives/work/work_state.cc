@@ -35,6 +35,12 @@ WorkState::~WorkState() {
     fatal("a work was destroyed while works are completed");
 }
 
+bool WorkState::is_awaited() const {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // for reports
+  return finished_.has_waiters() || !callbacks_.empty();
+}
+
 absl::Status WorkState::status() const {
   ObservedMutexLock lock(&mu_);
   touched(Access::kRead);

@@ -98,6 +98,8 @@ class WorkState : public OpenCall {
   // Drops the callbacks of `owner` that have not begun. Of explored runs they stay: there a callback that is dropped
   // would be one more thing whose order matters.
   void forget(const void* owner);
+  // For reports: whether a task, a work or a callback waits for the work to be done.
+  bool is_awaited() const;
   // How many callbacks wait for the work to be done.
   size_t waiting_callbacks() const;
 

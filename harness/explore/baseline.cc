@@ -64,8 +64,7 @@ void look_at_groups(World& world, Outcome* outcome) {
       if (group->group_rank(rank) >= 0) made.push_back(group->name());
     }
     std::vector<std::string>& called = outcome->groups_called.emplace_back();
-    for (const FlightEntry& entry : state_of(world).context(rank).recorder().entries()) {
-      const std::string name = entry.group != nullptr ? entry.group->name() : "?";
+    for (const std::string& name : state_of(world).context(rank).groups_called()) {
       if (std::find(called.begin(), called.end(), name) == called.end()) called.push_back(name);
     }
   }
@@ -95,6 +94,15 @@ class Comparison {
       if (here[rank] != there[rank]) {
         differ(absl::Substitute(what, rank), list_text(here[rank]), list_text(there[rank]));
       }
+    }
+  }
+  // The same; without a list: the rank made no group beside the world's.
+  void groups_made(const std::string& what) {
+    static const Lists::value_type* const none = new Lists::value_type{"0"};
+    for (size_t rank = 0; rank < std::max(here_.groups_made.size(), first_.groups_made.size()); ++rank) {
+      const auto& here = rank < here_.groups_made.size() ? here_.groups_made[rank] : *none;
+      const auto& there = rank < first_.groups_made.size() ? first_.groups_made[rank] : *none;
+      if (here != there) differ(absl::Substitute(what, rank), list_text(here), list_text(there));
     }
   }
   void store(const ExploreOptions::Checks& checks) {
@@ -245,10 +253,11 @@ Outcome Baseline::run(const WorldOptions& world, const RunHooks& hooks, std::sha
     return outcome.report.ok() && first.report.outcomes.size() == outcome.report.outcomes.size();
   };
   if (!baseline_outcome_.has_value() || !comparable(*baseline_outcome_)) return outcome;
-  const size_t alone = outcome.failures.size();
-  compare(*baseline_outcome_, &outcome);
-  if (outcome.failures.size() == alone || same_faults(outcome.faults, baseline_outcome_->faults)) return outcome;
-  outcome.failures.resize(alone);
+  if (same_faults(outcome.faults, baseline_outcome_->faults)) {
+    compare(*baseline_outcome_, &outcome);
+    return outcome;
+  }
+  // A run may be like the baseline because of its faults, or because of the baseline's.
   const Outcome& first = first_with_faults_of(world);
   if (!first.report.ok()) {
     outcome.failures.push_back(
@@ -329,7 +338,7 @@ void Baseline::look_around(World& world, Outcome* outcome) const {
 void Baseline::compare(const Outcome& first, Outcome* outcome) const {
   Comparison comparison(first, world_.poison.value_or(true), outcome);
   comparison.results();
-  comparison.lists("the order in which rank $0's groups are made", outcome->groups_made, first.groups_made);
+  comparison.groups_made("the order in which rank $0's groups are made");
   comparison.lists("the order in which rank $0 first calls its groups", outcome->groups_called, first.groups_called);
   comparison.store(checks_);
 }

@@ -69,7 +69,7 @@ struct ExploreOptions {
   absl::Duration max_time = absl::Seconds(60);  // real time, shrinking not counted
   uint64_t first_seed = 1;
   // With a rate in world.faults: each run has a seed of its own for its faults, beginning with the plan's. Results
-  // that differ then are compared with those of a further run, in default order and with the same faults.
+  // whose faults are not the first one's are compared with a further run, in default order and with the same faults.
   bool vary_faults = true;
   // Shrinking may use as few ranks as this; 0: the program is for world.world_size only.
   int min_ranks = 0;

@@ -117,7 +117,9 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
     }
   }
   if (plan_.rate() > 0) {
-    Prng prng(plan_.seed() ^ (static_cast<uint64_t>(call.rank) << 40) ^ static_cast<uint64_t>(nth));
+    // The seed is spread first: else the draws of seeds in a row are the same ones in another order.
+    uint64_t spread = plan_.seed();
+    Prng prng(Prng::splitmix64(spread) ^ (static_cast<uint64_t>(call.rank) << 40) ^ static_cast<uint64_t>(nth));
     if (static_cast<double>(prng.below(uint64_t{1} << 32)) < plan_.rate() * 4294967296.0) {
       std::vector<Kind> kinds;
       for (Kind kind{}; fault_kind_name(kind) != "?"; kind = static_cast<Kind>(static_cast<int>(kind) + 1)) {

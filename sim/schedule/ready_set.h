@@ -47,7 +47,11 @@ class ReadySet {
     return nth_bit(word_, i);
   }
   template <typename Visit>
-  void for_each(Visit visit) const {  // kAscending only
+  void for_each(Visit visit) const {
+    if (order_ == Order::kQueue) {
+      for (int i = 0; i < size_; ++i) visit(oldest_after(i));
+      return;
+    }
     for (size_t word = 0; word < count_of_words(); ++word) {
       for (uint64_t bits = words()[word]; bits != 0; bits &= bits - 1) {
         visit(static_cast<TaskId>(word * 64) + std::countr_zero(bits));

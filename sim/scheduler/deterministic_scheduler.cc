@@ -373,6 +373,7 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   task->user = user_of(info.rank);
   task->serial = Task::next_serial();
   task->adopted = false;
+  task->late_accesses = 0;
   task->site = {};
   task->state = Task::State::kNew;
   task->permit = false;
@@ -733,7 +734,9 @@ void DeterministicScheduler::advance_clock_by(int64_t ns) {
     busy_.step_ns = kShortestPassNs;
     return;
   }
-  clock_ns_.store(std::min(saturating_add(now_ns(), ns), Deadline::kNever - 1), std::memory_order_relaxed);
+  // Default timeouts pass as they do when time goes on for a deadline.
+  const int64_t at_ns = std::min(saturating_add(now_ns(), ns), Deadline::kNever - 1);
+  let_time_pass(weak_floor_ns_ <= at_ns ? std::max(now_ns(), weak_floor_ns_) : at_ns);
   if (record_ != nullptr) record_->time_passed();
 }
 

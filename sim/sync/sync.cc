@@ -101,12 +101,7 @@ void check_run(const Site& site) {
 
 // A rank on its way out of a run that was aborted may still gather values; a loop that waits for one ends.
 void check_late_access(const Site& site) {
-  static thread_local uint64_t run = 0;
-  static thread_local int accesses = 0;  // of that run, by this thread
-  const uint64_t this_run = Task::current()->scheduler->serial();
-  if (run != this_run) accesses = 0;
-  run = this_run;
-  if (++accesses > kAccessesAfterAbort) check_run(site);
+  if (++Task::current()->late_accesses > kAccessesAfterAbort) check_run(site);
 }
 
 [[noreturn]] void misuse(const Site& site, std::string_view text) {
@@ -294,8 +289,9 @@ class CondVarState {
   explicit CondVarState(std::string_view name) : name_(in_quotes(name)) {}
 
   const std::string& name() const { return name_; }
-  // Frees `mu`, waits for a notification, locks `mu` again.
-  absl::Status wait_until(MutexState* mu, Deadline deadline, CodeSite code);
+  // Frees `mu`, waits for a notification, locks `mu` again. `held`: whether that came about: not where an abort ended
+  // the wait.
+  absl::Status wait_until(MutexState* mu, Deadline deadline, CodeSite code, bool* held);
   void notify_one();
   void notify_all();
 
@@ -315,7 +311,8 @@ class CondVarState {
   Waiter* first_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
-absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSite code) {
+absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSite code, bool* held) {
+  *held = false;
   const Site site{.what = "condition wait", .code = code, .detail = name_};
   point(site);
   Waiter waiter;
@@ -359,8 +356,10 @@ absl::Status CondVarState::wait_until(MutexState* mu, Deadline deadline, CodeSit
   }
   // A step of its own: the wait may have ended while others held the mutex, and what follows waits for that.
   if (looked) point(site);
+  if (!status.ok() && aborted()) return status;
   // After an abort a task that never lets go may hold the mutex; then this task is without it.
   const absl::Status locked = mu->acquire(code);
+  *held = locked.ok();
   if (locked.ok()) return status;
   if (waiter.notified) {
     ObservedMutexLock lock(&mu_);
@@ -514,7 +513,8 @@ Mutex& MutexLock::checked(Mutex* mu, CodeSite code) {
 void CondVar::wait(Mutex* mu, CodeSite code) {
   const LibraryScope library;
   require_mutex(mu, "condition wait", state_->name(), code);
-  check(state_->wait_until(mu->state_.get(), Deadline::never(), code), Site{.what = "condition wait"});
+  bool held = false;
+  check(state_->wait_until(mu->state_.get(), Deadline::never(), code, &held), Site{.what = "condition wait"});
 }
 
 void CondVar::wait(Mutex* mu, absl::FunctionRef<bool()> done, CodeSite code) {
@@ -528,12 +528,13 @@ bool CondVar::wait_for(Mutex* mu, absl::Duration timeout, absl::FunctionRef<bool
   const int64_t now = task != nullptr ? task->scheduler->now_ns() : monotonic_ns();
   const Deadline deadline = Deadline::after(now, timeout, /*weak=*/false);
   while (!done()) {
+    bool held = false;
     const absl::Status status = [&] {
       const LibraryScope library;
-      return state_->wait_until(mu->state_.get(), deadline, code);
+      return state_->wait_until(mu->state_.get(), deadline, code, &held);
     }();
-    // The cause of an abort may be a Timeout, too.
-    if (error_kind(status) == ErrorKind::kTimeout && !status.ok() && !aborted()) return done();
+    // The cause of an abort may be a Timeout, too: then the mutex is not held.
+    if (!status.ok() && held) return done();
     check(status, Site{.what = "condition wait"});
   }
   return true;

@@ -553,6 +553,33 @@ def test_a_skipped_test_ends_the_search() -> None:
         rankloom.torch.explore(skips, 2)
 
 
+def test_a_skip_of_fewer_ranks_ends_shrinking_only() -> None:
+    import unittest
+
+    def body(rank: int) -> None:
+        if dist.get_world_size() < 4:
+            raise unittest.SkipTest("needs 4 ranks")
+        assert rank != 3
+
+    found = rankloom.torch.explore(body, 4, runs=50, min_ranks=2)
+    assert found.failure is not None and found.failure.ranks == 4 and isinstance(found.failure.exceptions[3], AssertionError), found.text
+
+
+def test_a_failure_that_is_kept_for_a_page_has_its_exceptions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKLOOM_REPORT", str(tmp_path))
+
+    def body(rank: int) -> None:
+        dist.barrier()
+        assert rank != 1, "here"
+
+    found = rankloom.torch.explore(body, 2, runs=5)
+    assert found.failure is not None and isinstance(found.failure.exceptions[1], AssertionError), found.text
+    assert list(tmp_path.glob("*.rlrun"))
+    with pytest.raises(rankloom.torch.RankFailedError) as raised:
+        found.raise_if_failed()
+    assert isinstance(raised.value.__cause__, AssertionError)
+
+
 def test_tells_of_its_progress() -> None:
     told: list[tuple[str, int]] = []
     rankloom.torch.explore(_right, 2, progress=lambda strategy, runs, seconds: told.append((strategy, runs)))

@@ -369,6 +369,24 @@ def test_a_server_waits_for_its_workers() -> None:
     assert 'store wait key "all 2 workers of the TCPStore at localhost:29500"' in text_of(alone, 2, backend=None)
 
 
+def test_a_client_waits_for_the_next_server_of_a_port() -> None:
+    def body(rank: int) -> list[int]:
+        numbers = []
+        for round_ in range(3):
+            if round_ > 0 and rank == 1:
+                rankloom.torch.yield_now()
+            store = dist.TCPStore("localhost", 29500, 2, rank == 1)
+            numbers.append(int(store.add("n", 1)))
+            dist.barrier()
+            del store
+            dist.barrier()
+        return numbers
+
+    for gear in GEARS:
+        first, second = results(body, 2, **gear)
+        assert [sorted(pair) for pair in zip(first, second, strict=True)] == [[1, 2]] * 3
+
+
 def test_the_main_thread_is_no_rank_for_the_group_that_is_left_there() -> None:
     rankloom.torch.install("gloo")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -80,6 +80,69 @@ def test_random_states_that_are_equal_for_a_while(options: dict[str, Any]) -> No
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_random_state_is_the_ranks_behind_every_call_that_lets_others_run() -> None:
+    def body(rank: int) -> bool:
+        own = torch.Generator().manual_seed(rank)
+        torch.manual_seed(rank)
+        same = []
+
+        def look() -> None:
+            same.append(torch.equal(torch.rand(2), torch.rand(2, generator=own)))
+
+        store = dist.TCPStore("here", 1234, is_master=rank == 0, wait_for_workers=False)
+        for _ in range(3):
+            dist.destroy_process_group(dist.new_group([0, 1]))
+            look()
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            assert work.exception() is None
+            look()
+            work.wait()
+
+            def of_callback(_: Any) -> None:
+                store.add("n", 1)
+                look()
+
+            dist.all_reduce(torch.ones(1), async_op=True).get_future().then(of_callback).wait()
+        group = dist.new_group([0, 1])
+        assert group is not None
+        group._get_backend(torch.device("cpu")).abort()
+        look()
+        return all(same) and len(same) == 10
+
+    for seed in range(1, 9):
+        report = rankloom.torch.run(body, 2, seed=seed)
+        assert report.results == [True, True], (seed, report.text)
+
+
+def test_a_group_that_cannot_end_well_tells_so_as_other_calls_do() -> None:
+    def body(rank: int) -> str:
+        group = dist.new_group([0, 1])
+        # The work is kept: the call fails, and its group, when the last member comes.
+        work = dist.all_reduce(torch.zeros(2 + rank), group=group, async_op=True)
+        with pytest.raises(dist.DistBackendError, match="Mismatch"):
+            dist.destroy_process_group(group)
+        assert work.is_completed() and not work.is_success()
+        return "told"
+
+    assert rankloom.torch.run(body, 2, seed=1).results == ["told", "told"]
+
+
+def test_whose_message_a_work_is_can_be_asked_before_it_is_there() -> None:
+    def body(rank: int) -> list[int]:
+        if rank == 1:
+            dist.send(torch.ones(1), 0)
+            return []
+        work = dist.irecv(torch.zeros(1))
+        assert work is not None
+        asked = [work._source_rank() for _ in range(9)]
+        work.wait()
+        return [asked[0], work._source_rank()]
+
+    for seed in range(1, 6):
+        report = rankloom.torch.run(body, 2, seed=seed, stall=10)
+        assert report.ok and report.results[0] in ([-1, 1], [1, 1]), report.text
+
+
 def test_pythons_random_states_on_request() -> None:
     numpy = pytest.importorskip("numpy")
 

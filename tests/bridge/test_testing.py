@@ -8,7 +8,28 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 from cases import run_case
+from rankloom.torch import _stores
 from rankloom.torch.testing import MultiProcessTestCase, MultiThreadedTestCase, spawn_threads_and_init_comms
+
+
+def test_stores_that_ranks_make_by_a_name_go_with_the_test() -> None:
+    class Stores(MultiThreadedTestCase):
+        def setUp(self) -> None:
+            super().setUp()
+            self._spawn_threads()
+
+        @property
+        def world_size(self) -> int:
+            return 2
+
+        def test(self) -> None:
+            dist.FileStore("/nowhere/there", 2).set("k", "v")
+
+    before = dict(_stores._names)
+    result = unittest.TestResult()
+    Stores("test").run(result)
+    assert result.wasSuccessful() and result.testsRun == 1, result
+    assert _stores._names == before
 
 
 def test_a_job_that_is_refused_and_a_setup_that_fails_leave_torch_as_it_was() -> None:

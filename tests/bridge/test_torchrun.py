@@ -101,6 +101,24 @@ def test_nodes_and_variables(tmp_path: pathlib.Path) -> None:
     assert done.stdout.splitlines() == [f"[rank{r}]: {r} {r % 2} {r // 2} 4 2 2 host 1234 job True" for r in range(4)]
 
 
+def test_a_search_tells_of_its_failure_beside_a_page_of_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKLOOM_REPORT", str(tmp_path / "runs"))
+    source = "import os\nprint('rank', os.environ['RANK'])\nassert os.environ['RANK'] != '1', 'here'\n"
+    done = launch_text(tmp_path, source, "--nproc-per-node=2", "--explore=5")
+    assert done.returncode == 1 and "[rank1]: AssertionError: here\n" in done.stderr, done.stdout + done.stderr
+    assert "IndexError" not in done.stderr and "[rank1]: rank 1\n" in done.stdout, done.stdout + done.stderr
+
+
+def test_nodes_of_a_fake_world(tmp_path: pathlib.Path) -> None:
+    for options, want in (
+        (["--fake=8", "--rank=5"], "5 5 0 8 8 1"),
+        (["--fake=8", "--rank=5", "--nproc-per-node=1"], "5 0 5 8 1 8"),
+        (["--fake=8", "--rank=5", "--nproc-per-node=4"], "5 1 1 8 4 2"),
+    ):
+        done = launch_text_here(tmp_path, NODES, *options)
+        assert want in done.stdout, done.stdout + done.stderr
+
+
 OUTPUT = '''
 import contextlib, io, os, subprocess, sys, threading
 import torch.distributed as dist
@@ -240,6 +258,7 @@ def bad():
 dist.init_process_group("gloo")
 atexit.register(print, "last")
 atexit.register(bad)
+atexit.register(sys.exit, 3)
 atexit.register(bye)
 rank = dist.get_rank()
 dist.barrier()
@@ -263,6 +282,7 @@ def test_what_a_script_registers_for_the_exit_and_sets_of_its_streams(tmp_path: 
         assert done.stdout.count("last") == 2, done.stdout + done.stderr
         assert done.stderr.count("Exception ignored in atexit callback: <function bad at ") == 2, done.stderr
         assert done.stderr.count("ValueError: in atexit") == 2, done.stderr
+        assert done.stderr.count("Exception ignored in atexit callback: <built-in function exit>") == 2, done.stderr
 
 
 def test_standalone_is_told_of_what_is_ignored_beside_it(tmp_path: pathlib.Path) -> None:

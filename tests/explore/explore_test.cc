@@ -598,6 +598,39 @@ TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreMade) {
   EXPECT_TRUE(explore(whatever, made_as_it_comes).verified);
 }
 
+TEST(ExploreOnFibersTest, ComparesGroupsThatOneOfTwoRunsMakes) {
+  const auto made_at_times = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) rank.store().set("order", rank.store().check({"rank 1 is here"}) ? "a" : "");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    for (const char name : rank.store().get("order")) pg->new_group({.name = std::string(1, name)});
+  };
+  const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, made_at_times);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_EQ(report.failure->headline,
+            "results differ between schedules: the order in which rank 0's groups are made is 0, a here, and 0 under "
+            "steered:1");
+}
+
+// However many calls come behind the first ones.
+TEST(ExploreOnFibersTest, ComparesFirstCallsThatRecordsHaveLost) {
+  const auto called_as_it_comes = [](RankContext& rank) {
+    auto a = init_process_group(rank, {.name = "a"});
+    auto b = init_process_group(rank, {.name = "b"});
+    if (rank.rank() == 0) rank.store().set("first", rank.store().check({"rank 1 is here"}) ? "b" : "a");
+    if (rank.rank() == 1) rank.store().set("rank 1 is here", "");
+    const bool a_first = rank.store().get("first") == "a";
+    (a_first ? a : b)->barrier().wait();
+    (a_first ? b : a)->barrier().wait();
+    for (int i = 0; i < 64; ++i) a->barrier().wait();
+  };
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, called_as_it_comes);
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("the order in which rank 0 first calls its groups is b, a here, and "
+                                                  "a, b under steered:1"));
+}
+
 TEST(ExploreOnFibersTest, ComparesTheOrderInWhichGroupsAreCalled) {
   const auto called_as_it_comes = [](RankContext& rank) {
     auto a = init_process_group(rank, {.name = "a"});

@@ -53,6 +53,21 @@ void reduce_twice(RankContext& rank) {
   pg->all_reduce(x).wait();
 }
 
+// A search varies the seed by one from run to run.
+TEST(FaultOnFibersTest, SeedsInARowDrawDifferently) {
+  std::set<absl::Duration> drawn;
+  for (uint64_t seed = 0; seed < 64; ++seed) {
+    WorldOptions world{.world_size = 1, .engine = EngineKind::kFibers};
+    world.faults = FaultPlan::seeded(seed, 1, {Kind::kDelay});
+    const RunReport report = run_world(std::move(world), [](RankContext& rank) {
+      for (int i = 0; i < 8; ++i) rank.store().set("key", "value");
+    });
+    EXPECT_EQ(report.faults.size(), 8) << seed;
+    for (const Fault& fault : report.faults) drawn.insert(fault.by);
+  }
+  EXPECT_GT(drawn.size(), 350);  // of 512 numbers to 1000 some are alike
+}
+
 TEST_P(FaultTest, ACrashIsTheHeadlineAndPeersSeeAFailedRank) {
   for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
     std::vector<std::string> seen(3);
@@ -655,7 +670,7 @@ TEST(ExploreFaultsOnFibersTest, ADifferenceUnderDrawnFaultsIsRepeatedByItsComman
     observe(rank, "log", insist([&] { return rank.store().get("log"); }));
   };
   WorldOptions world = fibers(3);
-  world.faults = FaultPlan::seeded(1, 0.3, {Kind::kStoreTimeout});
+  world.faults = FaultPlan::seeded(6, 0.3, {Kind::kStoreTimeout});
   const ExploreReport report = explore({.world = world, .strategies = {Strategy::random()}}, notes_of_failed);
   ASSERT_TRUE(report.failure.has_value()) << report.text();
   const ExploreReport::Failure& failure = *report.failure;

@@ -611,6 +611,51 @@ class AtLast {
   const std::function<void()> act_;
 };
 
+// A default timeout passes with the time that passes for a rank that only asks, as with that of a rank that sleeps.
+TEST_P(WorldTest, ADefaultTimeoutPassesWhileAnotherRankPolls) {
+  if (!GetParam().schedule.deterministic()) GTEST_SKIP() << "real time passes by itself";
+  WorldOptions options = GetParam().options(2);
+  options.timeout = absl::Milliseconds(5);
+  absl::Duration ended = absl::ZeroDuration();
+  const RunReport report = World(std::move(options)).run([&](RankContext& rank) {
+    if (rank.rank() == 0) {
+      EXPECT_THAT(error_of([&] { rank.store().get("k"); }), HasSubstr("Timeout"));
+      ended = rank.now();
+      return;
+    }
+    while (rank.now() < absl::Seconds(1)) rank.yield();
+    rank.store().set("k", "v");
+  });
+  EXPECT_GE(ended, absl::Milliseconds(5));
+  EXPECT_LT(ended, absl::Milliseconds(50));
+}
+
+// A thousand ranks that ask once are no thousand questions of one: time stands still until all have.
+TEST_P(WorldTest, TimePassesForNobodyWhoHasNotBegunInALargeWorld) {
+  if (!GetParam().schedule.deterministic()) GTEST_SKIP() << "real time passes by itself";
+  const RunReport report = World(GetParam().options(1100)).run([&](RankContext& rank) {
+    if (rank.rank() == 0) return rank.store().wait({"go"}, absl::Microseconds(500));
+    (void)rank.store().check({"x"});
+    if (rank.rank() == 1099) rank.store().set("go", "1");
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+// Each rank may gather a thousand values on its way out, whichever ranks share a thread.
+TEST_P(WorldTest, EveryRankMayUseAWatchedValueAfterAnAbort) {
+  Watched<int> sum;
+  const RunReport report = World(GetParam().options(1100)).run([&](RankContext& rank) {
+    try {
+      if (rank.rank() == 1099) rank.world().abort("enough");
+      rank.store().wait({"never"});
+    } catch (const DistError&) {
+      sum.update([](int& n) { ++n; });
+      throw;
+    }
+  });
+  EXPECT_EQ(sum.get(), 1100);
+}
+
 TEST_P(WorldTest, WhatAForgottenListenerHoldsMayCallTheWorld) {
   World world(GetParam().options(2));
   int64_t later = 0;

@@ -236,6 +236,40 @@ TEST_P(GroupsTest, TellsOfDifferentRanks) {
   EXPECT_THAT(report.text(), HasSubstr("\n        | 0, 2-3 | 2      | groups_test.cc:"));
 }
 
+TEST_P(GroupsTest, AHelperMayJoinTheWorldsGroupBesideItsRank) {
+  for (int i = 0; i < (deterministic() ? 2 : 200); ++i) {
+    World world(options(1));
+    world
+        .run([&](RankContext& rank) {
+          Latch joined(1);
+          rank.world().spawn_helper([&] {
+            EXPECT_EQ(init_process_group(rank)->size(), 1);
+            joined.count_down();
+          });
+          EXPECT_EQ(init_process_group(rank)->size(), 1);
+          joined.wait();
+        })
+        .throw_if_failed();
+  }
+}
+
+// What reads alike, one after the other, is not.
+TEST_P(GroupsTest, TellsANameFromADescriptionAndTwoFromOne) {
+  const auto text_of = [this](const GroupOptions& of_first, const GroupOptions& of_second) {
+    return run_to_failure(2,
+                          [&](RankContext& rank) {
+                            auto pg = init_process_group(rank);
+                            pg->new_group(rank.rank() == 0 ? of_first : of_second);
+                          })
+        .text();
+  };
+  EXPECT_THAT(text_of({.name = "tp"}, {.description = "tp"}),
+              AllOf(HasSubstr("Mismatch: group 0, seq 1"), HasSubstr("\"description tp\"")));
+  EXPECT_THAT(text_of({.name = "a, b"}, {.name = "a", .description = "b"}), HasSubstr("Mismatch: group 0, seq 1"));
+  EXPECT_THAT(text_of({.name = "a, description b"}, {.name = "a", .description = "b"}),
+              HasSubstr("Mismatch: group 0, seq 1"));
+}
+
 TEST_P(GroupsTest, TellsOfDifferentNamesAndCalls) {
   EXPECT_THAT(run_to_failure(2,
                              [](RankContext& rank) {
@@ -259,8 +293,10 @@ TEST_P(GroupsTest, NamesTheRankThatDoesNotMakeTheGroup) {
     // A usual mistake: only the members call it.
     if (rank.rank() != 1) pg->new_group({0, 2}, {.description = "outer"});
   });
-  EXPECT_THAT(report.text(),
-              HasSubstr("ranks 0, 2 wait in new_group seq 1 outer for rank 1 (returned) [group 0, groups_test.cc:"));
+  EXPECT_THAT(
+      report.text(),
+      HasSubstr(
+          "ranks 0, 2 wait in new_group seq 1 description outer for rank 1 (returned) [group 0, groups_test.cc:"));
 }
 
 TEST_P(GroupsTest, NamesTheCycleThroughTwoGroups) {

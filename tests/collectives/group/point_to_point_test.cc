@@ -465,6 +465,26 @@ TEST_P(PointToPointTest, TellsBothSidesOfADifferentType) {
                     HasSubstr("\nlast calls of rank 1:\n  recv seq 1 (scheduled) [group 0, point_to_point_test.cc:")));
 }
 
+// Each tag has its partner. Only the order is wrong.
+TEST_P(PointToPointTest, ACircleOfMessagesWithOtherTagsIsADeadlock) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> a(1), b(1), c(1);
+    if (rank.rank() == 0) {
+      pg->recv(a, 1, 1).wait();
+      pg->send(c, 1, 3).wait();
+      pg->recv(b, 1, 2).wait();
+    } else {
+      Work early = pg->send(b, 0, 2);
+      pg->recv(c, 0, 3).wait();
+      pg->send(a, 0, 1).wait();
+      early.wait();
+    }
+  });
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock"), HasSubstr("rank 0 waits in recv seq 1 tag 1 for rank 1"),
+                                   HasSubstr("rank 1 waits in recv seq 2 tag 3 for rank 0")));
+}
+
 TEST_P(PointToPointTest, TellsOfADifferentTagWhenNobodyCanMove) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "collectives/records/call_record_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -254,6 +256,67 @@ TEST(CallRecordTest, AddsUpByGroupAndOperation) {
   EXPECT_EQ(r.record->text(), "1 x all_reduce on dp\n1 x barrier on dp\n4 x all_reduce on tp");
   EXPECT_THAT(r.record->table(), AllOf(HasSubstr("tp                   2  all_reduce                              4"),
                                        HasSubstr("350 B"), HasSubstr("0.008 ms")));
+}
+
+TEST(CallRecordTest, CountsNoBufferTwiceWhicheverRankItIs) {
+  for (int rank = 0; rank < 4; ++rank) {
+    Recorded r(rank, 4);
+    std::vector<std::vector<uint8_t>> parts(4, std::vector<uint8_t>(100));
+    std::vector<uint8_t> other(100);
+    const std::vector<TensorView> list(parts.begin(), parts.end());
+    r.pg->all_gather(list, list[static_cast<size_t>(rank)]).wait();
+    EXPECT_EQ(r.record->peak_buffer_bytes(), 400) << rank;
+    r.pg->all_gather(list, other).wait();
+    EXPECT_EQ(r.record->peak_buffer_bytes(), 500) << rank;
+    r.record->clear();
+    r.pg->reduce_scatter(list[static_cast<size_t>(rank)], list).wait();
+    EXPECT_EQ(r.record->peak_buffer_bytes(), 400) << rank;
+    r.pg->reduce_scatter(other, list).wait();
+    EXPECT_EQ(r.record->peak_buffer_bytes(), 500) << rank;
+  }
+}
+
+TEST(CallRecordTest, NumbersMessagesAsTheirGroupDoes) {
+  auto record = std::make_shared<CallRecord>();
+  const auto pg =
+      make_fake_process_group({.rank = 0, .world_size = 2, .options = {.deny = {OpType::kSend}, .record = record}});
+  std::vector<uint8_t> x(4);
+  EXPECT_ANY_THROW((void)pg->send(x, 1));
+  (void)pg->recv(x, 1);
+  (void)pg->recv(x, 1);
+  ASSERT_EQ(record->size(), 2);
+  EXPECT_EQ((*record)[0].seq, 2);
+  EXPECT_EQ((*record)[1].seq, 3);
+}
+
+// Groups of one name are told apart by their ranks, and messages whose number is lost have no arrow.
+TEST(CallRecordTest, ArrowsJoinMembersOfOneCall) {
+  const auto arrows = [](int messages, bool groups) {
+    std::string text;
+    EXPECT_TRUE(run_world({.world_size = 4, .engine = EngineKind::kFibers}, [&](RankContext& rank) {
+                  auto pg = init_process_group(rank);
+                  std::vector<uint8_t> x(4);
+                  for (int i = 0; i < 3 && groups; ++i) {
+                    const auto pair = pg->new_group({i, i + 1}, {.name = "pair"});
+                    if (pair != nullptr) pair->all_reduce(x).wait();
+                  }
+                  for (int i = 0; i < messages; ++i) {
+                    if (rank.rank() == 0) pg->send(x, 1).wait();
+                    if (rank.rank() == 1) pg->recv(x, 0).wait();
+                    if (rank.rank() == 1) pg->send(x, 2).wait();
+                    if (rank.rank() == 2) pg->recv(x, 1).wait();
+                  }
+                  pg->barrier().wait();
+                  if (rank.rank() == 0) text = traces::perfetto_json(CallRecord::of_world(rank.world()));
+                }).ok());
+    return (absl::StrContains(text, "\"ph\": \"s\"")
+                ? std::vector<std::string>(absl::StrSplit(text, "\"ph\": \"s\"")).size() - 1
+                : 0);
+  };
+  const size_t without = arrows(0, false);
+  EXPECT_EQ(arrows(10, false), without + 20);
+  EXPECT_EQ(arrows(100, false), without);   // of which a record holds the last 64
+  EXPECT_EQ(arrows(0, true), without + 3);  // each of the three calls has two members
 }
 
 TEST(CallRecordTest, CountsTheBuffersOfCallsOnTheirWay) {

@@ -98,6 +98,12 @@ TEST(CostModelTest, AddsLatencyAndBandwidth) {
   EXPECT_EQ(model.time(link, OpType::kAllReduce, 8, 8), absl::Microseconds(12) + absl::Nanoseconds(16));
 }
 
+TEST(CostModelTest, WhatMovesNothingTakesItsLatency) {
+  const links::Link link = {.latency = absl::Microseconds(5)};  // of a bandwidth that nobody gave
+  EXPECT_EQ(CostModel{.link = link}.time(link, OpType::kAllReduce, 4, 0), absl::Microseconds(30));  // 6 steps
+  EXPECT_EQ(CostModel{.link = link}.time(link, OpType::kAllReduce, 4, 1), absl::InfiniteDuration());
+}
+
 TEST(CostModelTest, FindsTheLinkOfADimension) {
   const CostModel model{.link = links::kEthernet100, .dims = {{"tp", links::kNvlink4}, {"dp", links::kInfinibandNdr}}};
   EXPECT_EQ(model.link_of("tp")->name, "nvlink4");

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
+#include "rankloom/stream.h"
 #include "rankloom/work.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
@@ -167,6 +168,34 @@ TEST_P(RootedTest, NewGroupsHaveTheirParentsSemantics) {
 }
 
 // Members that went ahead are compared when the others come, and stand in the table.
+// The root's call, which a stream makes, moves the data of receivers that have come before it, too.
+TEST_P(RootedTest, AReceiverNeedsOnlyTheRootWhoseCallIsOnAStream) {
+  for (const bool root_first : {false, true}) {
+    run(3, [&](RankContext& rank) {
+      const auto pg = init_process_group(rank, {.rooted = Rooted::kEach});
+      std::vector<int32_t> x = data_of(rank.rank());
+      std::vector<int32_t> y(1);
+      if (rank.rank() == 0) {
+        SimStream stream(rank, "comm");
+        if (!root_first) rank.store().wait({"called"});
+        Work work = pg->broadcast(x, 0, {.stream = &stream});
+        rank.store().set("root has called", "");
+        stream.synchronize();
+      } else if (rank.rank() == 1) {
+        if (root_first) rank.store().wait({"root has called"});
+        Work work = pg->broadcast(x, 0);
+        rank.store().set("called", "");
+        work.wait();
+        pg->send(y, 2).wait();
+      } else {
+        pg->recv(y, 1).wait();
+        pg->broadcast(x, 0).wait();
+      }
+      EXPECT_THAT(x, ElementsAre(1, 2));
+    });
+  }
+}
+
 TEST_P(RootedTest, AMismatchNamesWhoWentAhead) {
   const RunReport report = run_to_failure(3, [](RankContext& rank) {
     const auto pg = init_process_group(rank, {.rooted = Rooted::kEach});
@@ -397,6 +426,27 @@ TEST(RootedSearchTest, AnEarlyWriteOfAReceiverIsNamed) {
                                      });
   EXPECT_FALSE(report.ok());
   EXPECT_THAT(report.text(), AllOf(HasSubstr("rank 1, group 0, broadcast seq 1"), HasSubstr("an output was written")));
+}
+
+// The root has ended by then, and the receiver only asks.
+TEST(RootedSearchTest, AnEarlyWriteOfAReceiverThatDoesNotWaitIsNamed) {
+  const RunReport report = run_world({.world_size = 2, .engine = EngineKind::kFibers, .schedule = Schedule::seeded(3)},
+                                     [](RankContext& rank) {
+                                       const auto pg = init_process_group(rank, {.rooted = Rooted::kEach});
+                                       std::vector<int32_t> x = data_of(rank.rank());
+                                       if (rank.rank() == 0) {
+                                         rank.store().wait({"written"});
+                                         return pg->broadcast(x, 0).wait();
+                                       }
+                                       Work work = pg->broadcast(x, 0);
+                                       x[0] = 9;
+                                       rank.store().set("written", "1");
+                                       while (!work.is_completed()) {
+                                       }
+                                     });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("note: an error that no rank asked for: InvalidArgument: rank 1, group 0, "
+                                             "broadcast seq 1: an output was written"),
+                                   HasSubstr("want it left alone until wait()")));
 }
 
 }  // namespace

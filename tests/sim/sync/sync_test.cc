@@ -30,6 +30,11 @@ void lock_unchecked(Mutex& mu, CodeSite code = CodeSite::here()) ABSL_NO_THREAD_
 void unlock_unchecked(Mutex& mu, CodeSite code = CodeSite::here()) ABSL_NO_THREAD_SAFETY_ANALYSIS { mu.unlock(code); }
 void wait_unchecked(CondVar& cv, Mutex& mu, CodeSite code) ABSL_NO_THREAD_SAFETY_ANALYSIS { cv.wait(&mu, code); }
 
+bool try_lock_unchecked(Mutex& mu) ABSL_NO_THREAD_SAFETY_ANALYSIS { return mu.try_lock(); }
+void wait_long_unchecked(CondVar& cv, Mutex& mu) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  (void)cv.wait_for(&mu, absl::Hours(1), [] { return false; });
+}
+
 class SyncTest : public testing::TestWithParam<Gear> {
  protected:
   std::unique_ptr<Scheduler> make(int ranks) { return make_scheduler(GetParam(), ranks); }
@@ -340,6 +345,33 @@ TEST_P(SyncTest, AnAbortEndsEveryWait) {
         ErrorKind::kAborted);
   });
   EXPECT_THAT(errors, testing::Each("Aborted: enough"));
+}
+
+// Whoever had the mutex: the wait that an abort ends has it no more, so that others may.
+TEST_P(SyncTest, AWaitThatAnAbortEndsLeavesTheMutexFree) {
+  Mutex mu("m");
+  CondVar never;
+  for (const bool timed : {false, true}) {
+    const auto scheduler = make(2);
+    Latch waits(1);
+    scheduler->run([&](int rank, Task&) {
+      if (rank == 0) {
+        lock_unchecked(mu);
+        waits.count_down();
+        EXPECT_THAT(
+            error_of([&] { timed ? wait_long_unchecked(never, mu) : wait_unchecked(never, mu, CodeSite::here()); }),
+            HasSubstr("enough"));
+        unlock_unchecked(mu);  // harmless
+        return;
+      }
+      waits.wait();
+      lock_unchecked(mu);  // free: rank 0 waits
+      unlock_unchecked(mu);
+      scheduler->abort(make_error(ErrorKind::kAborted, "enough"));
+    });
+    EXPECT_TRUE(try_lock_unchecked(mu));
+    unlock_unchecked(mu);
+  }
 }
 
 TEST_P(SyncTest, ALatchOpensAtZero) {

@@ -88,11 +88,15 @@ class _HungError(Exception):
 class _Explored:
     """The ranks of the search's runs, as the extension runs them."""
 
-    def __init__(self, ranks: Ranks, compare: bool, roots: Iterable[Any]) -> None:
+    def __init__(self, ranks: Ranks, compare: bool, roots: Iterable[Any], on_kept: Callable[[], None] | None) -> None:
         self._ranks = ranks
+        self._on_kept = on_kept
+        self.results: list[Any] = []  # of the run that the report is of
+        self.exceptions: list[BaseException | None] = []
         self._compare = compare
         self._shared = _shared.Variables(roots)
         self._unseen: list[str] = []
+        self._size = 0  # of the first run
         self._runs = 0
         self.hung: Report | None = None
 
@@ -101,7 +105,9 @@ class _Explored:
         ranks.on_result = self._returned if self._compare else None
         notes = ranks.run(job)
         skipped = next((error for error in ranks.exceptions if isinstance(error, unittest.SkipTest)), None)
-        if skipped is not None:
+        # A run of fewer ranks is one to shrink a failure: a skip there says that these are too few.
+        self._size = self._size or job.world_size
+        if skipped is not None and job.world_size == self._size:
             raise skipped
         if ranks.hung:
             self.hung = report_of(job.report(), results=ranks.results, exceptions=ranks.exceptions)
@@ -117,7 +123,11 @@ class _Explored:
         return [], self._unseen
 
     def end(self, kept: bool) -> None:
-        if not kept:
+        if kept:  # others may be made after it, to compare with
+            self.results, self.exceptions = self._ranks.results, self._ranks.exceptions
+            if self._on_kept is not None:
+                self._on_kept()
+        else:
             self._ranks.forget()
         gc.collect(0)  # all that the run made is young: nothing was collected since
 
@@ -150,6 +160,7 @@ def explore(
     stall: float | None = None,
     progress: Callable[[str, int, float], None] | None = None,
     _roots: Iterable[Any] | None = None,
+    _on_kept: Callable[[], None] | None = None,
 ) -> Exploration:
     """Runs `fn` as run() does, again and again under different schedules, until one fails, the budget is spent, or all schedules
     that can differ were run. A failure is shrunk: fewer ranks, fewer faults, fewer switches from the default order.
@@ -190,18 +201,20 @@ def explore(
     asked.number = number = _ext.next_run()
     with _ranks.kept_threads() as make_thread:
         threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall, make_thread=make_thread)
-        explored = _Explored(threads, compare, [fn] if _roots is None else _roots)
+        explored = _Explored(threads, compare, [fn] if _roots is None else _roots, _on_kept)
         try:
             with _ranks.running(), _no_garbage():
                 found = _ext.explore(asked, explored, progress)
         except _HungError:
             assert explored.hung is not None
+            if _on_kept is not None:
+                _on_kept()
             return _hung(explored.hung, threads.runs, number)
     text: str = found["text"]
     failure = None
     told = found["failure"]
     if told is not None:
-        report = report_of(told.pop("report"), results=threads.results, exceptions=threads.exceptions)
+        report = report_of(told.pop("report"), results=explored.results, exceptions=explored.exceptions)
         text = text.replace(told.pop("rerun"), report.rerun)
         del told["schedule"]
         failure = Failure(**{**vars(report), **told, "ok": False})

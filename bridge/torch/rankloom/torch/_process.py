@@ -65,7 +65,9 @@ class Process:
                     function, args, kwargs = self.exits.pop()
                     try:
                         function(*args, **kwargs)
-                    except Exception:  # as Python does
+                    except (_ranks.RankEndedError, _ranks.RankCrashedError):
+                        raise
+                    except BaseException:  # as Python does, which goes on after sys.exit(), too
                         print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
                         traceback.print_exc()
             return 0

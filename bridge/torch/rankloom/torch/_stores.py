@@ -63,10 +63,10 @@ class _Names:
         self._stores: dict[tuple[str, str | int], _ext.NamedStore] = {}
         self._next_port = self.FIRST_FREE_PORT
 
-    def named(self, kind: str, name: str | int, listens: bool = False) -> _ext.NamedStore:
-        """A new one for a server where nobody holds the last one of this name any more."""
+    def named(self, kind: str, name: str | int) -> _ext.NamedStore:
+        """A new one where a server was, and nobody holds the last one of this name any more."""
         found = self._stores.get((kind, name))
-        if found is None or (listens and found.had_server and not found.in_use):
+        if found is None or (found.had_server and not found.in_use):
             found = self._stores[(kind, name)] = _ext.NamedStore()
         return found
 
@@ -150,7 +150,7 @@ def _tcp_store(
     with _names_mu:
         names = _names_of_job()
         port = port or names.free_port()
-        named = names.named("port", port, listens=is_master)
+        named = names.named("port", port)
         if is_master and named.has_server and not multi_tenant:
             raise dist.DistNetworkError(
                 "The server socket has failed to listen on any local network address. "

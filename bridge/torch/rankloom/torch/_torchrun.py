@@ -15,7 +15,7 @@ import string
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,8 @@ _IGNORED = {
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = torchs.get_args_parser()
     parser.prog = prog
+    if "PET_NPROC_PER_NODE" not in os.environ:
+        parser.set_defaults(nproc_per_node=None)  # told from a 1 that was asked for
     parser.description = (
         "torchrun with ranks that are threads of this process: the script stays as it is. torchrun's options are below; those "
         "that mean nothing here are ignored, with a line that says so."
@@ -193,11 +195,9 @@ class _Sinks:
         """A new run begins."""
         self.kept.clear()
 
-    def tell(self) -> None:
-        """The output of the last run."""
-        for name, text in self.kept:
+    def tell(self, kept: Iterable[tuple[str, str]]) -> None:
+        for name, text in kept:
             self._put(name, text)
-        self.kept.clear()
 
     def close(self) -> None:
         for file in self._files.values():
@@ -510,10 +510,10 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
         raise _UsageError("--compare-output compares runs, want --explore RUNS beside it")
     if options.explore is not None and options.explore < 1:
         raise _UsageError(f"--explore {options.explore}: want at least 1 run")
-    nodes, per_node = _nodes(options.nnodes), _per_node(options.nproc_per_node)
+    nodes, per_node = _nodes(options.nnodes), _per_node(options.nproc_per_node or "1")
     fake = _fake_rank(options)
     if fake is not None:
-        per_node = options.fake if per_node == 1 and nodes == 1 else per_node
+        per_node = options.fake if options.nproc_per_node is None and nodes == 1 else per_node
         if options.fake % per_node:
             raise _UsageError(f"--fake {options.fake}: want a multiple of --nproc-per-node = {per_node}")
         nodes = options.fake // per_node
@@ -542,7 +542,14 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     sinks = _Sinks(options, ranks, per_node, quiet=options.explore is not None)
     output = _process.Output(prefixes.__getitem__, sinks.write)
     tracebacks: dict[int, list[str]] = {}
+    told: list[tuple[str, str]] = []  # of the run that a search's report is of
+    of_told: dict[int, list[str]] = {}
     seen = -1
+
+    def on_kept() -> None:
+        told[:] = sinks.kept
+        of_told.clear()
+        of_told.update(tracebacks)
 
     def on_rank(number: int) -> None:
         nonlocal seen
@@ -581,6 +588,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
                     seconds=None,
                     stall=options.stall if options.stall > 0 else None,
                     _roots=[],
+                    _on_kept=on_kept,
                 )
                 report: Report | None = found.failure
                 text = found.text
@@ -600,13 +608,14 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
         sinks.close()
     status = _exit_code(report) if report is not None else 0
     if options.explore is not None and report is not None:
-        sinks.tell()
+        sinks.tell(told)
         status = status or 1  # results that differ
     if report is not None and status:
         first = report.first_failed
         if fake is not None:  # the only rank of its job
             first, text = fake, text.replace("rank 0 failed", f"rank {fake} failed", 1)
-        _tell(text, tracebacks.get(first, []), prefixes[first], status)
+        lines = (of_told if options.explore is not None else tracebacks).get(first, [])
+        _tell(text, lines, prefixes[first], status)
     elif options.explore is not None:
         print(text)
     return _left_for_good(status)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed
 from torch.testing._internal.common_utils import TestCase
 
-from rankloom.torch import _cases, _ext, _ranks
+from rankloom.torch import _cases, _ext, _ranks, _stores
 from rankloom.torch._install import FakeStore
 from rankloom.torch._run import report_of, run
 
@@ -85,6 +85,7 @@ class MultiThreadedTestCase(_Base):
                 _ranks.start_threads(threads)
         except BaseException:
             _ranks.worlds.leave()
+            _stores.forget(cls._job.id)
             raise
         self.threads = threads
         self.addCleanup(self._end_unjoined, threads)
@@ -99,6 +100,7 @@ class MultiThreadedTestCase(_Base):
             _ranks.join_threads(threads.job, threads, timeout=common_distributed.TIMEOUT_DEFAULT)
         finally:
             _ranks.worlds.leave()
+            _stores.forget(threads.job.id)
         while not self.exception_queue.empty():  # all classes have the same
             self.exception_queue.get()
 
@@ -135,6 +137,7 @@ class MultiThreadedTestCase(_Base):
                 notes = _ranks.join_threads(job, threads, timeout=timeout)
         finally:
             _ranks.worlds.leave()
+            _stores.forget(job.id)
         failures = []
         while not cls.exception_queue.empty():
             failures.append(cls.exception_queue.get())
