@@ -253,7 +253,7 @@ TEST_P(GroupsTest, AHelperMayJoinTheWorldsGroupBesideItsRank) {
   }
 }
 
-// What reads alike, one after the other, is not.
+// Names and descriptions that read alike, one after the other, are not.
 TEST_P(GroupsTest, TellsANameFromADescriptionAndTwoFromOne) {
   const auto text_of = [this](const GroupOptions& of_first, const GroupOptions& of_second) {
     return run_to_failure(2,

@@ -347,7 +347,7 @@ TEST_P(SyncTest, AnAbortEndsEveryWait) {
   EXPECT_THAT(errors, testing::Each("Aborted: enough"));
 }
 
-// Whoever had the mutex: the wait that an abort ends has it no more, so that others may.
+// The wait that an abort ends has the mutex no more, so that others may.
 TEST_P(SyncTest, AWaitThatAnAbortEndsLeavesTheMutexFree) {
   Mutex mu("m");
   CondVar never;
