@@ -120,7 +120,7 @@ void decode(const std::vector<int64_t>& key, CallRecord::Call& call) {
   }
 }
 
-// The memory that a call holds until it is waited for. What lies in an output is no more than that.
+// The memory that a call holds until it is waited for. An input that lies in an output counts once.
 int64_t buffer_bytes(const CollectiveCall& call) {
   int64_t inputs = 0;
   int64_t outputs = 0;
