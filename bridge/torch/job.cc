@@ -343,6 +343,8 @@ std::string Job::skip_reason() const {
 
 // A state is 2.5 KiB. Ranks that have drawn the same numbers, or none, share one, and nothing is put back between them.
 void Job::swap_random(int rank) {
+  int acting_rank = -1;
+  if (acting(&acting_rank).get() != this || acting_rank != rank) return;  // a thread beside the ranks
   const int from = random_owner_.load(std::memory_order_relaxed);
   const std::shared_ptr<const RandomState>& next = random_[static_cast<size_t>(rank)];
   std::shared_ptr<const RandomState> here;

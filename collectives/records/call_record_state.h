@@ -95,6 +95,7 @@ struct CallRecordState {
   int64_t end_ns = 0;
   WideCount live_bytes = 0;
   int64_t peak_bytes = 0;
+  bool lacks_first = false;  // of a flight recorder, which has lost the first calls
   // The module that calls from here on, "layers.3.attention.wo"; null: none. The text is never freed.
   const char* scope = nullptr;
 

@@ -200,7 +200,7 @@ class Dump {
     for (const auto& [id, group] : by_id) groups_.push_back(group);
     // Names key the table of groups: of several groups with one name, those after the first get their id behind it,
     // more than once if another group is called that. Other ranks' groups count, so that a group has one name in the
-    // dumps of all its members.
+    // dumps of all its members, as long as all of that name are there.
     for (const std::shared_ptr<const Group>& group : world.groups()) by_id.emplace(group->id(), group);
     std::set<std::string> taken;
     for (const auto& [id, group] : by_id) taken.insert(group->name());

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <map>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "collectives/records/call_record_state.h"
 #include "collectives/records/trace_text.h"
 #include "rankloom/records.h"
@@ -48,10 +50,9 @@ std::string arguments(const CallRecord& record, const CallRecord::Call& call, st
   return text;
 }
 
-// The key that members of one call share. Of a send and its recv: the group, sender, receiver, tag, the how many-th of
-// these; of a collective: the group with the number, -1, the operation, 0, the how many-th of these. A group: the name
-// and the ranks, since others may have the name.
-using CallKey = std::tuple<std::string, int, int, int, int64_t>;
+// The key that members of one call share. Of a send and its recv: the group, -1, sender, receiver, tag, the how many-th
+// of these; of a collective: the group, the sequence number, -1, the operation, 0, the how many-th of these.
+using CallKey = std::tuple<int, int64_t, int, int, int, int64_t>;
 
 struct Bound {  // where an arrow begins or ends
   int pid;
@@ -62,6 +63,7 @@ struct Bound {  // where an arrow begins or ends
 class TimelineWriter {
  public:
   std::string write(const std::vector<std::shared_ptr<CallRecord>>& ranks) {
+    single_ = ranks.size() == 1;  // without an arrow
     for (const std::shared_ptr<CallRecord>& record : ranks) write_rank(*record);
     write_arrows();
     int world_size = 0;
@@ -88,13 +90,8 @@ class TimelineWriter {
     for (size_t g = 0; g < record.groups().size(); ++g) {
       name("thread_name", pid, static_cast<int>(g) + 1, absl::StrCat("group ", record.groups()[g].label()));
     }
-    std::vector<std::string> names;
-    for (const CallRecord::GroupInfo& info : record.groups()) {
-      std::vector<int> ranks;
-      for (int rank = 0; rank < info.group->size(); ++rank) ranks.push_back(info.group->global_rank(rank));
-      names.push_back(absl::StrCat(info.group->name(), " of ", absl::StrJoin(ranks, ",")));
-    }
-    std::map<int, int64_t> first_message;  // by group
+    std::vector<int> groups;  // numbers of those of the record
+    for (const CallRecord::GroupInfo& info : record.groups()) groups.push_back(number_of(*info.group));
     std::map<CallKey, int64_t> numbers;
     for (size_t i = 0; i < record.size(); ++i) {
       const CallRecord::Call call = record[i];
@@ -114,18 +111,27 @@ class TimelineWriter {
       const Group& group = *record.groups()[static_cast<size_t>(call.group)].group;
       const bool send = call.op == OpType::kSend;
       // Parts of a coalesced call have one number: their place among those of the operation tells them apart.
-      const std::string& members = names[static_cast<size_t>(call.group)];
-      CallKey key = {absl::StrCat(members, " ", call.seq), -1, static_cast<int>(call.op), 0, 0};
+      if (single_) continue;
+      const int group_number = groups[static_cast<size_t>(call.group)];
+      CallKey key = {group_number, call.seq, -1, static_cast<int>(call.op), 0, 0};
       if (send || call.op == OpType::kRecv) {
         // A record that has lost its first calls does not tell the how many-th a message is.
-        int64_t& first = first_message.try_emplace(call.group, call.seq).first->second;
-        if (first > 1) continue;
+        if (CallRecordState::of(record).lacks_first) continue;
         const int peer = call.peer >= 0 ? group.global_rank(call.peer) : -1;
-        key = {members, send ? pid : peer, send ? peer : pid, call.tag, 0};
+        key = {group_number, -1, send ? pid : peer, send ? peer : pid, call.tag, 0};
       }
-      std::get<4>(key) = numbers[key]++;
+      std::get<5>(key) = numbers[key]++;
       calls_[key].push_back({pid, tid, call.start});
     }
+  }
+
+  // Of a group, by its name and ranks: others may have the name, and records of several worlds share no object.
+  int number_of(const Group& group) {
+    if (single_) return 0;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < group.size(); ++rank) ranks.push_back(group.global_rank(rank));
+    const int next = static_cast<int>(numbers_.size());
+    return numbers_.try_emplace({group.name(), std::move(ranks)}, next).first->second;
   }
 
   void write_arrows() {
@@ -152,6 +158,8 @@ class TimelineWriter {
   }
 
   std::string events_;
+  bool single_ = false;
+  std::map<std::pair<std::string, std::vector<int>>, int> numbers_;
   std::map<CallKey, std::vector<Bound>> calls_;
 };
 

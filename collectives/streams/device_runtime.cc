@@ -472,6 +472,8 @@ struct DeviceRuntime::GateOpener final : Dependant {
       : runtime(std::move(runtime)), gate(std::move(gate)) {}
   // A stream that goes on, and whoever waits for it, finds the work done: a listener is told before.
   void ended(const absl::Status& status) override {
+    // Now: whoever sees the work failed finds the stream failed. Once: a gate that is open has told the stream.
+    if (!status.ok() && !gate->open.load(std::memory_order_acquire)) gate->stream->fail(status);
     auto let_go = std::make_shared<Held>();  // whose destructors may wait for others that are still to be woken
     Completion::wake_later([runtime = runtime, gate = gate, status, let_go] {
       runtime->open(gate, status, OpenedBy::kWork, let_go.get());
@@ -535,12 +537,14 @@ void DeviceRuntime::open(const std::shared_ptr<DeviceGate>& gate, const absl::St
     OrderedMutexLock lock(&mu_);
     if (gate->open.load(std::memory_order_relaxed)) return;
     // Before anybody can see that it is open.
-    if (!status.ok() && !(by == OpenedBy::kWork && gate->time.own_call)) gate->stream->fail(status);
+    if (!status.ok() && by != OpenedBy::kWork) gate->stream->fail(status);
     if (gate->wait.word->gave_up.load(std::memory_order_relaxed) != 0) {
       gate->stream->fail(
           make_error(ErrorKind::kTimeout, gate->stream->who(), "the device gave up waiting for a work: ", gate->text));
     }
-    if (by == OpenedBy::kWork) gate->waited = gate->awaited;
+    // Calls without outputs of the host are nothing to learn of, and would keep those before them.
+    if (by == OpenedBy::kWork && gate->awaited != nullptr && gate->awaited->has_open_outputs())
+      gate->waited = gate->awaited;
     gate->open.store(true, std::memory_order_release);
     gate->wait.word->released.store(1, std::memory_order_release);
     for (const std::weak_ptr<DeviceLaunch>& weak : gate->behind) {

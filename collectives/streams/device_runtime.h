@@ -62,7 +62,6 @@ struct GateTime {
   absl::Duration timeout;
   bool strong = false;     // the timeout is the caller's own: the wait ends by itself
   bool ends_call = false;  // the timeout is the awaited call's, which ends by it, as in a wait
-  bool own_call = false;   // the awaited call is one on the stream, and tells the stream of its failure
 };
 
 // A wait of a stream for a work, which ends by a write of the host only. Fields without a comment are const.

@@ -62,18 +62,6 @@ class HeldOnDevice final : public HeldByStream {
   const DeviceGates before_;
 };
 
-// Tells a stream that its call has failed, before anybody can see that.
-class StreamFailure final : public Dependant {
- public:
-  explicit StreamFailure(std::shared_ptr<DeviceStreamState> stream) : stream_(std::move(stream)) {}
-  void ended(const absl::Status& status) override {
-    if (!status.ok()) stream_->fail(status);
-  }
-
- private:
-  const std::shared_ptr<DeviceStreamState> stream_;
-};
-
 }  // namespace
 
 DeviceStream::DeviceStream(RankState& rank, int device, DeviceDriver::StreamHandle handle, std::string_view name)
@@ -290,8 +278,6 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
     return WorkState::handle(outer);
   }
   outer->stands_for(state);
-  state->when_done(std::make_unique<StreamFailure>(state_));
-  state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   if (!timeout_is_default) {
     // A wait of its own withdraws the call in time.
     runtime_->scheduler().spawn({.rank = state_->rank, .kind = TaskKind::kStream}, [state, timeout, code] {
@@ -300,8 +286,10 @@ absl::StatusOr<Work> DeviceStream::issue_on_device(ProcessGroup& group, Collecti
   }
   // The device knows real time only. A timeout of the call's own is the waiting task's.
   const absl::Duration later = timeout_is_default ? absl::ZeroDuration() : runtime_->world().options().timeout;
-  const GateTime time{.timeout = timeout + later, .ends_call = true, .own_call = true};
+  const GateTime time{.timeout = timeout + later, .ends_call = true};
   if (absl::Status blocked = block(state, held, time, code); !blocked.ok()) return blocked;
+  // Behind the gate's listener, which tells the stream of a failure: before anybody can see that.
+  state->when_done(tell(std::weak_ptr(outer), &CallOnStream::end));
   return WorkState::handle(outer);
 }
 
@@ -311,10 +299,10 @@ absl::StatusOr<Work> DeviceStream::issue_on_host(ProcessGroup& group, Collective
   const char* const op = op_row(call.op).name;
   const CodeSite code = call.code;
   // The call's time begins when the device is there, and ends in the helper's wait.
-  const GateTime time{.timeout = call.timeout + runtime_->world().options().timeout, .own_call = true};
+  const GateTime time{.timeout = call.timeout + runtime_->world().options().timeout};
   const std::shared_ptr<StreamCall> held =
       StreamCall::make(rank_, group, std::move(call), absl::StrCat("stream ", state_->name), keeper_, wanted_,
-                       [stream = state_](const absl::Status& status) { stream->fail(status); });
+                       /*fail=*/nullptr);  // the gate's listener tells the stream
   if (absl::Status blocked = block(held->outer(), held, time, code); !blocked.ok()) return blocked;
   GroupFront::of(group).queued_on_stream(held->outer());
   const DeviceMark* const after = here.get();

@@ -105,7 +105,7 @@ std::shared_ptr<StreamCall> StreamCall::make(RankState& rank, ProcessGroup& grou
 absl::Status StreamCall::run(const absl::Status& cause) {
   if (!cause.ok()) {
     if (gate_.close(/*waits=*/false) != IssueGate::Closed::kOutside) return cause;
-    fail_group(cause);
+    fail_group_if_numbered(cause);
     end(cause);
     return cause;
   }
@@ -126,7 +126,7 @@ absl::Status StreamCall::run(const absl::Status& cause) {
     if (!gate_.leave_for_good()) return ended;  // another thread closed the gate, and looks at the handle
     mine = true;
     // Other errors are told to the group where they arise.
-    if (error_kind(ended) == ErrorKind::kInvalidArgument) fail_group(ended);
+    if (error_kind(ended) == ErrorKind::kInvalidArgument) fail_group_if_numbered(ended);
   } else if (gate_.leave()) {
     ended = caught(outer_->op(), code, [&] { return inner->wait(timeout, timeout_is_default, code); });
     if (!ended.ok()) inner->learned_of_failure();
@@ -156,8 +156,9 @@ void StreamCall::give_up() noexcept {
   end(make_error(ErrorKind::kAborted, "the work was dropped"));
 }
 
-void StreamCall::fail_group(const absl::Status& why) {
-  if (!rank_.world().scheduler().aborted()) group_->abort(message_of(why), /*code=*/{});
+void StreamCall::fail_group_if_numbered(const absl::Status& why) {
+  if (outer_->seq() < 0 || rank_.world().scheduler().aborted()) return;
+  group_->abort(message_of(why), /*code=*/{});
 }
 
 void StreamCall::miss() {

@@ -2,12 +2,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "collectives/streams/held_by_stream.h"
 #include "collectives/streams/wanted_stream.h"
@@ -61,8 +61,8 @@ class CallOnStream final : public StreamWork {
 class StreamCall final : public HeldByStream {
  public:
   // `name`: "stream comm". `hold`, `stream`: as of CallOnStream. `fail`: tells the stream that the call has failed,
-  // before anybody can see that.
-  using Fail = absl::AnyInvocable<void(const absl::Status&) const>;
+  // before anybody can see that; null: something else does.
+  using Fail = std::function<void(const absl::Status&)>;
   static std::shared_ptr<StreamCall> make(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string name,
                                           std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream,
                                           Fail fail);
@@ -77,11 +77,11 @@ class StreamCall final : public HeldByStream {
  private:
   StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream, Fail fail);
   void end(const absl::Status& status) {
-    if (!status.ok()) fail_(status);
+    if (!status.ok() && fail_) fail_(status);
     outer_->end(status);
   }
-  // The call was not issued, and its number is the group's: nobody goes on without it.
-  void fail_group(const absl::Status& why);
+  // The call was not issued. If it has a number of the group's, nobody goes on without it.
+  void fail_group_if_numbered(const absl::Status& why);
   // The group's calls cannot go on without this one, which was not issued or is known to nobody.
   void miss();
 

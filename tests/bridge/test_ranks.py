@@ -127,6 +127,25 @@ def test_a_group_that_cannot_end_well_tells_so_as_other_calls_do() -> None:
     assert rankloom.torch.run(body, 2, seed=1).results == ["told", "told"]
 
 
+def test_the_random_state_of_a_thread_beside_the_ranks_is_its_own() -> None:
+    held: list[Any] = []
+
+    def body(rank: int) -> None:
+        torch.manual_seed(rank)
+        group = dist.new_group([0, 1])
+        assert group is not None
+        held.append(group._get_backend(torch.device("cpu")))
+        torch.rand(1)
+        dist.barrier()
+
+    rankloom.torch.run(body, 2, seed=1).raise_if_failed()
+    torch.manual_seed(5)
+    want = torch.rand(1, generator=torch.Generator().manual_seed(5))
+    for backend in held:
+        backend.shutdown()
+    assert torch.equal(torch.rand(1), want)
+
+
 def test_whose_message_a_work_is_can_be_asked_before_it_is_there() -> None:
     def body(rank: int) -> list[int]:
         if rank == 1:

@@ -285,6 +285,12 @@ def test_what_a_script_registers_for_the_exit_and_sets_of_its_streams(tmp_path: 
         assert done.stderr.count("Exception ignored in atexit callback: <built-in function exit>") == 2, done.stderr
 
 
+def test_an_exit_at_once_ends_the_callbacks_at_the_exit_too(tmp_path: pathlib.Path) -> None:
+    source = "import atexit, os\natexit.register(print, 'never')\natexit.register(lambda: os._exit(3))\n"
+    done = launch_text(tmp_path, source, "--nproc-per-node=2")
+    assert done.returncode == 3 and "never" not in done.stdout, done.stdout + done.stderr
+
+
 def test_standalone_is_told_of_what_is_ignored_beside_it(tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, "pass", "--standalone", "--max-restarts=3", "--nproc-per-node=1")
     assert done.returncode == 0, done.stderr

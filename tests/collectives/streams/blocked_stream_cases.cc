@@ -237,6 +237,24 @@ TEST_P(CallOnStreamTest, ACallThatItsStreamCannotMakeFailsTheGroup) {
   EXPECT_THAT(report.text(), HasSubstr("its output overlaps that of all_reduce seq 1"));
 }
 
+// A message has no number that others wait for.
+TEST_P(CallOnStreamTest, AMessageThatItsStreamCannotMakeFailsTheStreamOnly) {
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 1) {
+      pg->send(x, 0, 1).wait();
+    } else {
+      const std::unique_ptr<Stream> stream = kind().make(rank, "comm");
+      Work open = pg->recv(x, 1, 1);
+      Work refused = pg->recv(x, 1, 2, {.stream = stream.get()});
+      EXPECT_THAT(error_of([&] { stream->synchronize(); }), HasSubstr("its output overlaps that of recv"));
+      open.wait();
+    }
+    pg->barrier().wait();
+  });
+}
+
 TEST_P(LaunchingStreamTest, RunsWhatIsQueuedInOrder) {
   run(2, [&](RankContext& rank) {
     const std::unique_ptr<Stream> stream = kind().make(rank, "compute");

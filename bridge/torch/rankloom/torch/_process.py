@@ -65,7 +65,7 @@ class Process:
                     function, args, kwargs = self.exits.pop()
                     try:
                         function(*args, **kwargs)
-                    except (_ranks.RankEndedError, _ranks.RankCrashedError):
+                    except (_ExitAtOnceError, _ranks.RankEndedError, _ranks.RankCrashedError):
                         raise
                     except BaseException:  # as Python does, which goes on after sys.exit(), too
                         print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
@@ -423,9 +423,13 @@ def _getsignal(original: Any) -> Callable[..., Any]:
     return getsignal
 
 
+class _ExitAtOnceError(SystemExit):
+    """os._exit(), which no callback at the exit holds up."""
+
+
 def _os_exit(own: Process, status: int) -> None:
     own.exits.clear()
-    raise SystemExit(status)
+    raise _ExitAtOnceError(status)
 
 
 def _start(original: Any) -> Any:
