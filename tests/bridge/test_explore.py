@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import pathlib
 import re
 import threading
 import time
@@ -566,7 +567,8 @@ def test_a_skip_of_fewer_ranks_ends_shrinking_only() -> None:
 
 
 def test_a_failure_that_is_kept_for_a_page_has_its_exceptions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANKLOOM_REPORT", str(tmp_path))
+    monkeypatch.setenv("RANKLOOM_REPORT", str(tmp_path / "runs"))
+    monkeypatch.setattr("rankloom._rerun.writes_runs", True)  # as without the plugin, in which this test runs
 
     def body(rank: int) -> None:
         dist.barrier()
@@ -574,7 +576,7 @@ def test_a_failure_that_is_kept_for_a_page_has_its_exceptions(tmp_path: pathlib.
 
     found = rankloom.torch.explore(body, 2, runs=5)
     assert found.failure is not None and isinstance(found.failure.exceptions[1], AssertionError), found.text
-    assert list(tmp_path.glob("*.rlrun"))
+    assert found.failure.run_file in found.text and list((tmp_path / "runs").iterdir())
     with pytest.raises(rankloom.torch.RankFailedError) as raised:
         found.raise_if_failed()
     assert isinstance(raised.value.__cause__, AssertionError)

@@ -65,9 +65,11 @@ class Process:
                     function, args, kwargs = self.exits.pop()
                     try:
                         function(*args, **kwargs)
-                    except (_ExitAtOnceError, _ranks.RankEndedError, _ranks.RankCrashedError):
+                    except (_ranks.RankEndedError, _ranks.RankCrashedError):
                         raise
-                    except BaseException:  # as Python does, which goes on after sys.exit(), too
+                    except BaseException as error:  # as Python does, which goes on after sys.exit(), too
+                        if getattr(error, "at_once", False):  # os._exit()
+                            raise
                         print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
                         traceback.print_exc()
             return 0
@@ -423,13 +425,11 @@ def _getsignal(original: Any) -> Callable[..., Any]:
     return getsignal
 
 
-class _ExitAtOnceError(SystemExit):
-    """os._exit(), which no callback at the exit holds up."""
-
-
 def _os_exit(own: Process, status: int) -> None:
     own.exits.clear()
-    raise _ExitAtOnceError(status)
+    left = SystemExit(status)
+    left.at_once = True  # type: ignore[attr-defined]
+    raise left
 
 
 def _start(original: Any) -> Any:
