@@ -184,7 +184,7 @@ std::shared_ptr<CallRecord> CallRecord::of_rank(RankContext& rank) {
   if (StepRecord* const steps = world.scheduler().record(); steps != nullptr && Task::current() != nullptr)
     steps->uncovered("flight records, which tell of all calls so far");
   const FlightEntries entries = state.recorder().entries();
-  record->lacks_first = entries.size() > 0 && entries[0].record_id > 0;
+  record->lacks_first = !entries.empty() && entries[0].record_id > 0;
   const std::vector<std::shared_ptr<const Group>>& groups = entries.groups();
   std::map<const Group*, int> indices;
   record->add_group(world.world_group(), rank.rank());
