@@ -59,7 +59,7 @@ void different(RankContext& rank) {
   reduce(*pg, 2);
   std::vector<float> x(rank.rank() == 2 ? 6 : 4, 1.0F);
   if (rank.rank() == 1) {
-    pg->broadcast(x, 3).wait();
+    pg->broadcast(x, 0).wait();
   } else {
     pg->all_reduce(x).wait();
   }
