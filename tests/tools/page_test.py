@@ -236,7 +236,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual((len(rows), rows[1][:13]), (2, "group 0 seq 4"), rows)
         odd = self.texts("td.odd")
         self.assertEqual(len(odd), 2, odd)
-        self.assertIn("broadcast root 3", odd[0])
+        self.assertIn("broadcast root 0", odd[0])
         self.assertIn("[6]", odd[1])
         self.all("td.odd")[1].send_keys(Keys.ENTER)
         self.assertEqual(self.fragment()["call"], ["0.2.4"])
@@ -510,7 +510,7 @@ class PageTest(unittest.TestCase):
         cut = [label["text"] for label in self.labels(0) if label["i"] == 1]
         self.assertRegex(cut[0], r"^all_ga\w*\u2026 2$")
         self.page("mismatch", fragment="#call=0.1.5")
-        self.assertTrue(self.labels(1)[-1]["text"].startswith("\u2260 broadcast 4 root 3"), self.labels(1)[-1])
+        self.assertTrue(self.labels(1)[-1]["text"].startswith("\u2260 broadcast 4 root 0"), self.labels(1)[-1])
 
     def test_what_stands_behind_a_lane_is_cut_with_a_mark(self):
         self.page("key")
