@@ -6,6 +6,7 @@ packages say them. Not carried: what each Linux system with Python has (glibc, l
 
 import base64
 import hashlib
+import os
 import pathlib
 import re
 import shutil
@@ -35,15 +36,19 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def libraries_of(module):
-    """Name -> path of the libraries that `module` loads, those of the system and those that are not found (torch's) left out."""
-    lines = subprocess.run(["ldd", module], capture_output=True, text=True, check=True).stdout.splitlines()
-    found = (re.match(r"\s*(\S+) => (/\S+)", line) for line in lines)
-    return {match.group(1): pathlib.Path(match.group(2)) for match in found if match and not SYSTEMS.fullmatch(match.group(1))}
+    """Name -> path of the libraries that `module` loads, those of the system and torch's left out: mostly these are not found."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    lines = subprocess.run(["ldd", module], capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+    found = [match for line in lines if (match := re.match(r"\s*(\S+) => (/\S+)", line))]
+    torchs = {str(pathlib.Path(match.group(2)).parent) for match in found if re.match(r"lib(torch|c10)", match.group(1))}
+    paths = {match.group(1): pathlib.Path(match.group(2)) for match in found if not SYSTEMS.fullmatch(match.group(1))}
+    return {name: path for name, path in paths.items() if str(path.parent) not in torchs}
 
 
 def licences_of(libraries):
     """Name of a file -> text, of the Debian packages that the libraries are from, as far as they are from any."""
     if shutil.which("dpkg-query") is None:
+        print("build_backend: no dpkg-query here, so the wheel has no licences of the libraries that it carries", file=sys.stderr)
         return {}
     licences = {}
     for path in sorted({path.resolve() for path in libraries}):

@@ -1,6 +1,8 @@
 """A Conan 2 package of rankloom, whose dependencies are the system's packages. In a checkout:
 
-    conan create packaging/conan --options 'rankloom/*:shared=False'
+    conan create packaging/conan -s compiler.cppstd=20 -c tools.system.package_manager:mode=install -o 'rankloom/*:shared=False'
+
+C++20 is not what `conan profile detect` sets, and Conan installs packages of the system only where it is told to.
 
 A project that requires it finds rankloom::rankloom and rankloom::testing by find_package(rankloom), and `rankloom` by pkg-config.
 """

@@ -26,8 +26,10 @@ venv/bin/pip install -q 'conan>=2,<3'
 PATH=$work/venv/bin:/usr/lib/ccache:$PATH  # without ccache the last is no folder
 conan profile detect >log 2>&1 || fail "$(cat log)"
 conan remote disable '*' >log 2>&1 || fail "$(cat log)"
-# The recipe's own list of the system's packages.
-settings=(-s build_type=Release -s compiler.cppstd=20 -c tools.system.package_manager:mode=install)
+# As docs/project.md has it.
+read -r -a settings < <(sed -n 's|^    conan create packaging/conan \(-.*\)$|\1|p' "$root/docs/project.md")
+((${#settings[@]} == 4)) || fail "docs/project.md: want the line of conan create with 4 words behind it, have ${settings[*]}"
+settings+=(-s build_type=Release)
 ((EUID == 0)) || settings+=(-c tools.system.package_manager:sudo=True)
 
 mkdir consumer
