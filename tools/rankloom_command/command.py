@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import pathlib
 import re
@@ -81,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
             pathlib.Path(arguments.output).write_text(html, encoding="utf-8")
         except OSError as error:
             raise RunFileError(f'file "{arguments.output}": {error.strerror}') from None
-        print(f"{arguments.output}: {len(html.encode()) / 1e6:.2f} MB")
+        print(text.plain(f"{arguments.output}: {len(html.encode()) / 1e6:.2f} MB"))
     elif arguments.command == "show":
         run = read(arguments.run)
         if arguments.rank is not None and str(arguments.rank) not in run.of_world():
@@ -102,6 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     arguments: None: those of the process, for the script that a wheel installs.
     """
+    if sys.stdout is None:  # the process began with it closed
+        print("rankloom: standard output: is closed", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names in a file may have letters that the terminal has not
     try:
         code = _run(parser().parse_args(arguments))
         sys.stdout.flush()

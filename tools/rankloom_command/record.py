@@ -10,7 +10,8 @@ from rankloom_command.run_file import DTYPES, Run, RunFileError, read_bytes
 
 # Kineto's names.
 NAMES = {"Half": "float16", "BFloat16": "bfloat16", "Float": "float32", "Double": "float64", "Char": "int8", "Byte": "uint8", "Short": "int16",
-         "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}  # fmt: skip
+         "Int": "int32", "Long": "int64", "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+         "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2"}  # fmt: skip
 MOST_EVENTS = 2_000_000
 
 
@@ -60,7 +61,8 @@ def _of_estimate(event: dict[str, Any]) -> bool:
     return event.get("cat") == "kernel" or (event.get("cat") == "collective" and "bytes" in event["args"] and "Ring bytes" not in event["args"])
 
 
-def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tuple[int, int], int]) -> None:
+def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tuple[int, str], int]) -> None:
+    """lane_of_rank: by the rank and the name of the group. A group's number is another one for each rank."""
     begin, name = _ns(event["ts"]), str(event["name"])
     end = begin + _ns(event.get("dur", 0))
     if event.get("cat") == "compute" or _of_estimate(event):
@@ -71,7 +73,7 @@ def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tu
         return
     facts = event["args"]
     file, _, line = str(facts.get("Call site", "")).rpartition(":")
-    dtype = NAMES.get(str(facts.get("dtype")), "float32")
+    dtype = NAMES[str(facts["dtype"])] if facts.get("dtype") else "float32"  # a barrier has none
     sides = [[[int(facts[f"{side} msg nelems"])]] if int(facts[f"{side} msg nelems"]) else [] for side in ("In", "Out")]
     kind = {
         "op": name,
@@ -85,7 +87,7 @@ def _take(lanes: _Lanes, lane: int, event: dict[str, Any], lane_of_rank: dict[tu
     peer = -1
     if name in ("send", "recv"):
         kind.update(p2p=True, tag=0)
-        peer = lane_of_rank.get((int(facts["Dst Rank" if name == "send" else "Src Rank"]), int(event["tid"])), -1)
+        peer = lane_of_rank.get((int(facts["Dst Rank" if name == "send" else "Src Rank"]), str(facts["Process Group Name"])), -1)
     number = lanes.kind(lane, kind, str(facts["Process Group Name"]), int(facts["Group size"]), str(facts["Process Group Description"]))
     lanes.calls[lane].append((begin, end, number, int(facts["Seq"]), peer))
 
@@ -106,8 +108,13 @@ def parse(data: bytes, path: str) -> Run:
         lanes = _Lanes()
         for pid, tid in sorted({(int(event["pid"]), int(event["tid"])) for event in boxes}):
             lanes.lane(pid, tid, names.get(("process_name", pid, 0), f"rank {pid}"), names.get(("thread_name", pid, tid), f"lane {tid}"))
+        lane_of_rank = {
+            (int(event["pid"]), str(event["args"]["Process Group Name"])): lanes.number[event["pid"], event["tid"]]
+            for event in boxes
+            if "Process Group Name" in event.get("args", {})
+        }
         for event in boxes:
-            _take(lanes, lanes.number[event["pid"], event["tid"]], event, lanes.number)
+            _take(lanes, lanes.number[event["pid"], event["tid"]], event, lane_of_rank)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         what = f"{error} is not there" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise RunFileError(

@@ -242,7 +242,8 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
         for name, run, call in (("a", a, one), ("b", b, other)):
             none = "not in the file" if rank in run.lost() else "no such call"
             calls.append(f"  {name}: {call_text(call, run.timed(), waits_in(run, call)) if call else none}")
-        before = [call for call in a.of_rank(rank) if call.index < index][-2:]
+        in_both = {call.index for call in b.of_rank(rank) if call.index < index}
+        before = [call for call in a.of_rank(rank) if call.index in in_both][-2:]
         calls += [f"  both before: {call_text(call, a.timed())}" for call in before]
     if stored is not None:
         rank, index, *both = stored

@@ -204,6 +204,20 @@ class CommandTest(unittest.TestCase):
             done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (2, "rankloom: standard output: No space left on device\n"))
 
+    def test_a_closed_standard_output_is_told_in_a_line(self):
+        program = [sys.executable, str(ROOT / "tools" / "rankloom_command"), "show", str(self.folder / "deadlock.rlrun")]
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *program], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (2, "rankloom: standard output: is closed\n"))
+
+    def test_letters_that_the_output_has_not_are_escaped(self):
+        page_path = os.fsencode(self.folder) + b"/p\xff.html"
+        program = [sys.executable, str(ROOT / "tools" / "rankloom_command"), "report", str(self.folder / "deadlock.rlrun"), "-o", page_path]
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+        done = subprocess.run(program, capture_output=True, env=environment, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertIn(b"/p\\xdcff.html: 0.", done.stdout)
+        self.assertTrue(os.path.exists(page_path))
+
     def test_an_endless_file_is_no_run(self):
         code, _, err = command("show", "/dev/zero")
         self.assertEqual((code, err), (2, 'rankloom: file "/dev/zero": no run file: its first line is not that of one\n'))
@@ -217,6 +231,12 @@ class CommandTest(unittest.TestCase):
         calls = next(line for line in data.split(b"\n") if b'"t":"calls"' in line)
         with self.assertRaisesRegex(run_file.RunFileError, "calls of rank 0 once more"):
             run_file.parse(data.replace(calls, calls + b"\n" + calls), "twice.rlrun")
+        for tag, why in (("groups", "the groups once more"), ("kinds", "the kinds of calls once more")):
+            line = next(line for line in data.split(b"\n") if f'"t":"{tag}"'.encode() in line)
+            empty = json.dumps({"t": tag, tag: []}).encode()
+            for again in (line, empty):
+                with self.assertRaisesRegex(run_file.RunFileError, why):
+                    run_file.parse(data.replace(calls, again + b"\n" + calls), "twice.rlrun")
         with self.assertRaisesRegex(run_file.RunFileError, "no run file: its first line"):
             run_file.parse(data.replace(b'{"rlrun":1', b'{"rlrun":true', 1), "true.rlrun")
 
@@ -487,6 +507,24 @@ class CommandTest(unittest.TestCase):
             self.assertRegex(str(caught.exception), '^file "x.json": no record of fake ranks, as traces::write_perfetto')
         with self.assertRaises(run_file.RunFileError):
             record.parse(b'{"traceEvents": []}', "x.json")
+
+    # Ranks number their groups apart: rank 0 is in pp and tp, rank 2 in dp and pp.
+    def test_a_message_of_a_record_goes_to_the_lane_of_its_group(self):
+        def box(name, pid, tid, group, **more):
+            facts = {"dtype": "Float8_e5m2", "In msg nelems": 4, "Out msg nelems": 4, "Group size": 4, "Process Group Name": group}
+            facts |= {"Process Group Description": group, "Seq": 1, "Ring bytes": 4, "Call site": "step.cc:12", **more}
+            return {"ph": "X", "cat": "collective", "name": name, "pid": pid, "tid": tid, "ts": pid + tid, "dur": 2, "args": facts}
+
+        ends = {"Src Rank": 0, "Dst Rank": 2}
+        boxes = [box("send", 0, 1, "pp", **ends), box("all_reduce", 0, 2, "tp"), box("all_reduce", 2, 1, "dp"), box("recv", 2, 2, "pp", **ends)]
+        run = record.parse(json.dumps({"traceEvents": boxes}).encode(), "x.json")
+        (sent,), (got,) = run.of_rank(0), run.of_rank(3)
+        self.assertEqual((sent.op, sent.peer, got.op, got.peer), ("send", 3, "recv", 0))
+        self.assertEqual([(a.rank, b.rank) for a, b in run.matches()], [(0, 3)])
+        self.assertEqual({call.dtype for lane in range(4) for call in run.of_rank(lane)}, {"float8_e5m2"})
+        boxes[1]["args"]["dtype"] = "Quarter"
+        with self.assertRaisesRegex(run_file.RunFileError, "'Quarter' is not there"):
+            record.parse(json.dumps({"traceEvents": boxes}).encode(), "x.json")
 
     def test_an_estimate_of_a_step_becomes_lanes(self):
         def event(name, cat, tid, begin, **facts):
