@@ -1,6 +1,7 @@
 #include "bridge/torch/buffers.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
@@ -146,13 +147,13 @@ DType Buffers::check(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), op_, ": a tensor is undefined, want a tensor");
   TORCH_CHECK(tensor.layout() == at::kStrided, op_, ": a tensor is ", tensor.layout(), ", want a dense (strided) one");
   std::optional<DType> dtype = dtype_of(tensor.scalar_type());
-  if (!dtype.has_value() && (moves_only_ || is_fake(tensor))) dtype = dtype_of_size(tensor.element_size());
+  if (!dtype.has_value() && moves_only_) dtype = dtype_of_size(tensor.element_size());
   TORCH_CHECK(
       dtype.has_value(), op_, ": a tensor has dtype ", tensor.scalar_type(),
       ", want Half, BFloat16, Float, Double, Char, Byte, Short, Int, Long, Bool, ComplexFloat or ComplexDouble");
   if (who_ != nullptr) check_kind(tensor);
-  if (is_fake(tensor)) return *dtype;
-  TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), op_, ": a tensor is on ", tensor.device(), ", want cpu or cuda");
+  TORCH_CHECK(is_fake(tensor) || tensor.is_cpu() || tensor.is_cuda(), op_, ": a tensor is on ", tensor.device(),
+              ", want cpu or cuda");
   if (!first_.has_value()) first_ = tensor.device();
   TORCH_CHECK(tensor.device() == *first_, op_, ": a tensor is on ", tensor.device(), ", want ", *first_,
               " as the first one of the call");
@@ -211,6 +212,9 @@ void Buffers::write_back(const at::Tensor& theirs, const at::Tensor& ours) {
 
 TensorView Buffers::view(const at::Tensor& tensor, Use use) {
   const DType dtype = check(tensor);
+  TORCH_CHECK(use == Use::kRead || at::has_internal_overlap(tensor) != at::MemOverlap::Yes, op_,
+              ": an output has sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+              ", want no element of it twice in memory");
   if (is_fake(tensor)) {
     Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
     return TensorView(nullptr, dtype, std::move(sizes), Device{Device::Kind::kMeta, 0});

@@ -389,7 +389,7 @@ PYBIND11_MODULE(_ext, m) {
       .def_property_readonly("has_server", &NamedStore::has_server)
       .def_property_readonly("had_server", &NamedStore::had_server)
       .def_property_readonly("workers", &NamedStore::workers)
-      .def("file", &NamedStore::file, py::arg("path"))
+      .def("file", &NamedStore::file, py::arg("path"), py::arg("workers"))
       .def("tcp", &NamedStore::tcp, py::arg("host"), py::arg("port"), py::arg("listens"));
   m.def("make_hash_store",
         [] { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(std::make_shared<HashStore>())); });

@@ -30,6 +30,21 @@ void pass_on(const at::Tensor& input, const at::Tensor& output) {
   if (at::is_expandable_to(input.sizes(), output.sizes())) output.copy_(input);
 }
 
+// Each member's part of an output that is `size` times the input: by elements, since their shapes may differ.
+void fill_parts(const at::Tensor& output, const at::Tensor& input, int64_t size) {
+  if (output.numel() == 0) return;
+  const at::Tensor parts =
+      output.is_contiguous() ? output.view({size, -1}) : at::empty({size, input.numel()}, output.options());
+  const at::Tensor given = input.reshape({-1});  // may be one of the parts
+  for (int64_t i = 0; i < size; ++i) parts.select(0, i).copy_(given);
+  if (!output.is_contiguous()) output.copy_(parts.view(output.sizes()));
+}
+
+// The member's own part of an input that is `size` times the output.
+void fill_with_part(const at::Tensor& output, const at::Tensor& input, int64_t size, int64_t member) {
+  if (output.numel() > 0) output.copy_(input.reshape({size, -1}).select(0, member).view(output.sizes()));
+}
+
 std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists) {
   std::vector<at::Tensor> all;
   for (const std::vector<at::Tensor>& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -370,15 +385,24 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
   for (size_t i = 1; i < tensors.size(); ++i) mine = mine.add(tensors[i]).coalesce();
   const int64_t dims = mine.sparse_dim();
   const auto n = static_cast<size_t>(size_);
-  std::vector<at::Tensor> counts{at::tensor({mine._nnz(), dims}, at::kLong)};
+  // Elements, sparse dimensions, dimensions, and their sizes: of the same length for all.
+  constexpr int64_t kMostDims = 64;  // at::Tensor's
+  std::vector<int64_t> numbers = {mine._nnz(), dims, mine.dim()};
+  numbers.insert(numbers.end(), mine.sizes().begin(), mine.sizes().end());
+  numbers.resize(3 + kMostDims, 0);
+  std::vector<at::Tensor> counts{at::tensor(numbers, at::kLong)};
   std::vector<std::vector<at::Tensor>> all_counts(1);
-  for (size_t i = 0; i < n; ++i) all_counts[0].push_back(at::empty({2}, at::kLong));
+  for (size_t i = 0; i < n; ++i) all_counts[0].push_back(at::empty({3 + kMostDims}, at::kLong));
   allgather(all_counts, counts, {})->wait();
   std::vector<std::vector<at::Tensor>> all_indices(1), all_values(1);
   for (size_t i = 0; i < n; ++i) {
     const int64_t nnz = all_counts[0][i][0].item<int64_t>();
     TORCH_CHECK(all_counts[0][i][1].item<int64_t>() == dims, "all_reduce of a sparse tensor: rank ", i, " has ",
                 all_counts[0][i][1].item<int64_t>(), " sparse dimensions, rank ", rank_, " has ", dims);
+    const at::Tensor theirs = all_counts[0][i].narrow(0, 3, all_counts[0][i][2].item<int64_t>()).contiguous();
+    const at::IntArrayRef their_sizes(theirs.const_data_ptr<int64_t>(), static_cast<size_t>(theirs.numel()));
+    TORCH_CHECK(their_sizes == mine.sizes(), "all_reduce of a sparse tensor: rank ", i, " has sizes ", their_sizes,
+                ", rank ", rank_, " has ", mine.sizes());
     std::vector<int64_t> sizes = mine.values().sizes().vec();
     sizes[0] = nnz;
     all_indices[0].push_back(at::empty({dims, nnz}, mine.indices().options()));
@@ -449,7 +473,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
                     });
   if (passes_through(output)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (at::Tensor& part : output.chunk(size_)) part.copy_(input.view_as(part));
+    fill_parts(output, input, size_);
   }
   return work;
 }
@@ -493,9 +517,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
                     });
   if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      for (at::Tensor& part : outputs[i].chunk(size_)) part.copy_(inputs[i].view_as(part));
-    }
+    for (size_t i = 0; i < outputs.size(); ++i) fill_parts(outputs[i], inputs[i], size_);
   }
   return work;
 }
@@ -571,7 +593,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
                     });
   if (passes_through(output)) {
     const at::AutoDispatchBelowAutograd guard;
-    output.copy_(input.chunk(size_)[static_cast<size_t>(rank_)].view_as(output));
+    fill_with_part(output, input, size_, rank_);
   }
   return work;
 }
@@ -588,8 +610,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
                     });
   if (passes_through(outputs)) {
     const at::AutoDispatchBelowAutograd guard;
-    for (size_t i = 0; i < outputs.size(); ++i)
-      outputs[i].copy_(inputs[i].chunk(size_)[static_cast<size_t>(rank_)].view_as(outputs[i]));
+    for (size_t i = 0; i < outputs.size(); ++i) fill_with_part(outputs[i], inputs[i], size_, rank_);
   }
   return work;
 }

@@ -30,8 +30,9 @@ class TorchBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setGroupUid(const std::string& uid) override;
   bool supportsSplitting() const override { return true; }
-  // Calls do not wait, so those between start and end are issued as they come; the end is a work over all of them.
-  bool supportsCoalescing() const override { return true; }
+  // Calls do not wait, so those between start and end are issued as they come; the end is a work over all of them. Said
+  // to torch, which then gives one work for a batch of messages; gloo gives one for each.
+  bool supportsCoalescing() const override { return name_ != "gloo"; }
   bool supportsTimeEstimation() const override { return false; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return static_cast<uint64_t>(group_->sequence_number()); }

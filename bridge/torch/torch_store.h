@@ -15,7 +15,7 @@ class TorchStore : public c10d::Store {
  public:
   explicit TorchStore(std::shared_ptr<rankloom::Store> store) : store_(std::move(store)) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override { return c10::make_intrusive<TorchStore>(store_); }
+  c10::intrusive_ptr<c10d::Store> clone() override { return alike(c10::make_intrusive<TorchStore>(store_)); }
 
   using c10d::Store::set;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
@@ -40,6 +40,12 @@ class TorchStore : public c10d::Store {
   std::vector<std::string> listKeys() override;
 
  protected:
+  // With the timeout that this one says it has.
+  c10::intrusive_ptr<c10d::Store> alike(c10::intrusive_ptr<c10d::Store> made) const {
+    static_cast<TorchStore&>(*made).c10d::Store::setTimeout(timeout_);
+    return made;
+  }
+
   const std::shared_ptr<rankloom::Store> store_;
 
  private:
@@ -56,7 +62,7 @@ class TorchFileStore final : public TorchStore {
   TorchFileStore(std::shared_ptr<rankloom::Store> store, Handle handle, std::string path)
       : TorchStore(std::move(store)), handle_(std::move(handle)), path_(std::move(path)) {}
   c10::intrusive_ptr<c10d::Store> clone() override {
-    return c10::make_intrusive<TorchFileStore>(store_, handle_, path_);
+    return alike(c10::make_intrusive<TorchFileStore>(store_, handle_, path_));
   }
   const std::string& path() const { return path_; }
 
@@ -75,7 +81,7 @@ class TorchTcpStore final : public TorchStore {
         host_(std::move(host)),
         port_(port) {}
   c10::intrusive_ptr<c10d::Store> clone() override {
-    return c10::make_intrusive<TorchTcpStore>(store_, handle_, nullptr, host_, port_);
+    return alike(c10::make_intrusive<TorchTcpStore>(store_, handle_, nullptr, host_, port_));
   }
   const std::string& host() const { return host_; }
   int port() const { return port_; }
@@ -96,11 +102,14 @@ class NamedStore {
   bool in_use() const { return !handle_.expired(); }
   // Somebody holds one that listens.
   bool has_server() const { return !server_.expired(); }
-  // Somebody holds or held one.
+  // Its content goes with the last that holds one: somebody held one that listens, or as many held it as were to.
   bool had_server() const { return had_server_; }
   // The place where arrivals are counted.
   c10::intrusive_ptr<c10d::Store> workers() const { return c10::make_intrusive<TorchStore>(workers_); }
-  c10::intrusive_ptr<c10d::Store> file(const std::string& path) {
+  // `workers`: so many will hold it; negative: any number.
+  c10::intrusive_ptr<c10d::Store> file(const std::string& path, int workers) {
+    ++files_;
+    had_server_ = had_server_ || (workers >= 0 && files_ >= workers);
     return c10::make_intrusive<TorchFileStore>(store_, held(&handle_), path);
   }
   c10::intrusive_ptr<c10d::Store> tcp(const std::string& host, int port, bool listens) {
@@ -118,6 +127,7 @@ class NamedStore {
   const std::shared_ptr<rankloom::Store> store_;
   const std::shared_ptr<rankloom::Store> workers_;
   bool had_server_ = false;
+  int files_ = 0;  // made so far
   std::weak_ptr<const bool> handle_;
   std::weak_ptr<const bool> server_;
 };

@@ -330,7 +330,12 @@ bool TorchWork::joins_order(const std::shared_ptr<Pending>& pending) {
 
 void TorchWork::Pending::complete() const {
   if (first.ok()) {
-    if (held != nullptr) held->copy_back();
+    try {
+      if (held != nullptr) held->copy_back();
+    } catch (...) {  // torch's, of an output that cannot be written
+      future->setError(std::current_exception());
+      return;
+    }
     if (of_result) {
       future->markCompleted(static_cast<int64_t>(c10d::WorkResult::SUCCESS));
     } else {

@@ -238,6 +238,50 @@ def test_sparse_all_reduce() -> None:
     on_ranks(body)
 
 
+def test_sparse_tensors_of_other_sizes_are_told() -> None:
+    def body(rank: int) -> None:
+        with pytest.raises(RuntimeError, match=r"all_reduce of a sparse tensor: rank \d has sizes \[\d\], rank \d has \[\d\]"):
+            dist.all_reduce(torch.sparse_coo_tensor([[rank]], [1.0], (4 + rank,)))
+        with pytest.raises(RuntimeError, match=r"rank \d has \d sparse dimensions, rank \d has \d"):
+            dist.all_reduce(torch.sparse_coo_tensor([[0]] * (1 + rank % 2), torch.ones(1, *[3] * (1 - rank % 2)), (3, 3)))
+
+    on_ranks(body)
+
+
+# The bits of the memory are not the tensor's numbers.
+def test_a_negated_view() -> None:
+    def body(rank: int) -> None:
+        x = torch._neg_view(torch.arange(1.0, 3.0)) if rank == 0 else torch.zeros(2)
+        assert rank > 0 or x.is_neg()
+        dist.broadcast(x, 0)
+        assert x.tolist() == [-1, -2]
+
+    on_ranks(body)
+
+
+def test_an_output_whose_elements_share_memory_is_refused() -> None:
+    def body(rank: int) -> None:
+        wide = torch.zeros(1).expand(4)
+        with pytest.raises(
+            RuntimeError, match=r"^broadcast: an output has sizes \[4\] and strides \[0\], want no element of it twice in memory"
+        ):
+            dist.broadcast(wide, 0)
+        part = torch.zeros(12)
+        dist.all_gather_into_tensor(part, torch.tensor([float(rank)]).expand(4))  # an input may
+        assert part.tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+
+    on_ranks(body)
+
+
+def test_a_sum_with_a_factor() -> None:
+    def body(rank: int) -> float:
+        x = torch.tensor([1.0 + rank])
+        dist.all_reduce(x, dist._make_nccl_premul_sum(2.0))
+        return x.item()
+
+    assert on_ranks(body).results == [12.0] * RANKS
+
+
 def test_works_and_futures(seed: int | None) -> None:
     def body(rank: int) -> None:
         x = torch.ones(2)

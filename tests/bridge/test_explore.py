@@ -325,7 +325,9 @@ def test_tensors_that_hold_others_are_compared_by_these() -> None:
 
 def test_threads_and_named_stores_are_not_verified() -> None:
     def named() -> None:
-        dist.TCPStore("here", 1234, is_master=dist.get_rank() == 0, wait_for_workers=False).add("n", 1)
+        store = dist.TCPStore("here", 1234, is_master=dist.get_rank() == 0, wait_for_workers=False)
+        store.add("n", 1)
+        dist.barrier()  # the master's goes with it
 
     found = rankloom.torch.explore(named, 2, strategies=["exhaustive"])
     assert found.ok and "TCPStore and FileStore that ranks make by a name: whoever comes first makes the store" in found.summary

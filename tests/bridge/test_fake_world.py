@@ -711,6 +711,41 @@ def test_real_and_other_tensors_in_one_call_are_refused(kind: str, real: str) ->
         assert world.calls == []
 
 
+# The sizes that the real group takes: as many elements, whatever their shapes and strides.
+def test_parts_of_other_shapes_are_passed_on() -> None:
+    def numbers(*sizes: int) -> torch.Tensor:
+        return torch.arange(float(torch.Size(sizes).numel())).view(sizes)
+
+    with fake_world(rank=1, world_size=2):
+        for given, wide in (
+            (numbers(4), torch.zeros(1, 8)),
+            (numbers(6), torch.zeros(3, 4)),
+            (numbers(4, 6).t(), torch.zeros(48)),
+            (numbers(6), torch.zeros(4, 3).t()),
+            (torch.tensor(3.0), torch.zeros(2)),
+        ):
+            dist.all_gather_into_tensor(wide, given)
+            assert wide.reshape(2, -1).tolist() == [given.reshape(-1).tolist()] * 2
+        in_place = numbers(6)
+        dist.all_gather_into_tensor(in_place, in_place[3:])
+        assert in_place.tolist() == [3, 4, 5] * 2
+        for whole, part in ((numbers(1, 8), torch.zeros(4)), (numbers(3, 4), torch.zeros(2, 3)), (numbers(2, 4), torch.zeros(2, 2).t())):
+            dist.reduce_scatter_tensor(part, whole)
+            assert part.reshape(-1).tolist() == whole.reshape(2, -1)[1].tolist()
+    with fake_world(rank=0, world_size=1):
+        alone = torch.tensor(0.0)
+        dist.all_gather_into_tensor(alone, torch.tensor(5.0))
+        assert alone.item() == 5
+
+
+@pytest.mark.parametrize("outputs", ["shapes_only", "pass_through", "uniform_ranks"])
+def test_dtypes_that_no_real_group_reduces_are_refused(outputs: str) -> None:
+    with fake_world(rank=1, world_size=2, outputs=outputs) as world:
+        with pytest.raises(RuntimeError, match=r"^all_reduce: a tensor has dtype UInt16, want Half, BFloat16, Float, "):
+            dist.all_reduce(torch.ones(2).to(torch.uint16))
+        assert world.calls == []
+
+
 def test_what_a_real_group_refuses_is_refused() -> None:
     with fake_world(rank=1, world_size=2) as world:
         with pytest.raises(dist.DistBackendError, match=r"rank 1, group 0, all_gather_into_tensor.*5 elements.*test_fake_world.py"):

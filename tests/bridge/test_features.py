@@ -38,6 +38,34 @@ def test_batches_of_sends_and_receives(seed: int | None) -> None:
     assert results(body, 3, seed=seed) == [[2.5, 1.5], [0.5, 2.5], [1.5, 0.5]]
 
 
+@pytest.mark.parametrize(("backend", "works"), [("gloo", 2), ("nccl", 1), ("rankloom", 1)])
+def test_a_batch_has_as_many_works_as_there(backend: str, works: int) -> None:
+    def body(rank: int) -> tuple[int, float]:
+        got = torch.zeros(1)
+        ops = [dist.P2POp(dist.isend, torch.tensor([rank + 0.5]), 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]
+        batch = dist.batch_isend_irecv(ops)
+        for work in batch:
+            work.wait()
+        return len(batch), got.item()
+
+    assert results(body, 2, backend=backend) == [(works, 1.5), (works, 0.5)]
+
+
+def test_a_tensor_that_a_batch_sends_is_the_batchs_until_it_is_done() -> None:
+    def body(rank: int) -> None:
+        x = torch.ones(4)
+        op = dist.isend if rank == 0 else dist.irecv
+        works = dist.batch_isend_irecv([dist.P2POp(op, x, 1 - rank)])
+        if rank == 0:
+            x.add_(1)
+        for work in works:
+            work.wait()
+
+    report = rankloom.torch.run(body, 2)
+    text = "rank 0 failed: InvalidArgument: rank 0, group 0, send seq 1: an input was changed between the call [test_features.py:"
+    assert report.text.startswith(text), report.text
+
+
 def test_messages_to_oneself(seed: int | None) -> None:
     def body(rank: int) -> list[float]:
         sent, got = [torch.tensor([10.0 * rank + i]) for i in range(3)], [torch.zeros(1) for _ in range(3)]

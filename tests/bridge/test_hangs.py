@@ -135,6 +135,58 @@ def test_a_run_in_a_test_without_a_mark_ends_too(tmp_path: pathlib.Path) -> None
     assert "rank 1 failed: Stall: no scheduling point for 0.5 s of real time: " in done.stdout, done.stdout + done.stderr
 
 
+CASES = """
+import threading
+import time
+import unittest
+import rankloom.torch.testing
+import torch.distributed as dist
+from torch.testing._internal import common_distributed
+
+class Ours(rankloom.torch.testing.MultiThreadedTestCase):
+    @property
+    def world_size(self):
+        return 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_hangs(self):
+        while self.rank == 1:
+            time.sleep(0.01)
+        dist.barrier()
+
+    def test_barrier(self):
+        dist.barrier()
+
+class PyTorchs(common_distributed.MultiThreadedTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    test_barrier = Ours.test_barrier
+"""
+
+
+def test_a_rank_of_a_class_that_hangs_fails_its_test(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, CASES, "--ranks-stall=0.5", "test_it.py::Ours::test_hangs")
+    assert done.returncode == 1 and "1 failed in" in done.stdout, done.stdout + done.stderr
+    assert "Stall: no scheduling point for 0.5 s of real time" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["Ours", "PyTorchs"])
+def test_a_rank_of_a_class_that_crashes_by_plan_fails_its_test(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANKLOOM_FAULTS", "crash@rank=1,op=barrier")
+    done = run_pytest(tmp_path, CASES, "--rankloom", f"test_it.py::{name}::test_barrier")
+    assert done.returncode == 1 and "1 failed in" in done.stdout, done.stdout + done.stderr
+    assert "crashed" in done.stdout
+
+
 def test_a_minute_without_a_scheduling_point_is_the_default(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.getoption("--ranks-stall") == 60.0
 

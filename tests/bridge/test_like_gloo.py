@@ -369,6 +369,56 @@ def test_a_server_waits_for_its_workers() -> None:
     assert 'store wait key "all 2 workers of the TCPStore at localhost:29500"' in text_of(alone, 2, backend=None)
 
 
+def test_clients_without_a_server_are_told() -> None:
+    def body() -> None:
+        dist.TCPStore("localhost", 29500, 2, False).add("n", 1)
+
+    text = text_of(body, 2, backend=None)
+    assert text.startswith("Deadlock: no rank can move") and 'store wait key "the master of the TCPStore at localhost:29500"' in text
+
+
+@gears
+def test_a_timeout_of_a_store_is_of_its_wait_for_workers(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> str:
+        while rank == 1 and not alone:
+            rankloom.torch.yield_now()
+        if rank == 1:
+            return "late"
+        try:
+            dist.TCPStore("localhost", 29500, 2, True, timeout=timedelta(seconds=0.05))
+        except dist.DistStoreError as error:
+            alone.append(str(error))
+        return "alone"
+
+    alone: list[str] = []
+    assert results(body, 2, backend=None, **gear) == ["alone", "late"]
+    assert "timed out after 50ms" in alone[0] and "all 2 workers of the TCPStore at localhost:29500" in alone[0]
+
+
+@gears
+def test_a_file_goes_with_the_last_of_its_workers(gear: dict[str, Any]) -> None:
+    def body() -> list[int]:
+        numbers = []
+        for workers in (2, 2, -1, -1):
+            store = dist.FileStore(f"/nowhere/{workers}", workers)
+            numbers.append(store.add("n", 1))
+            dist.barrier()
+            del store
+            dist.barrier()
+        return numbers
+
+    assert [sorted(of_ranks) for of_ranks in zip(*results(body, 2, **gear), strict=True)] == [[1, 2], [1, 2], [1, 2], [3, 4]]
+
+
+def test_a_clone_says_its_stores_timeout() -> None:
+    def body() -> None:
+        for store in (dist.HashStore(), dist.FileStore("/nowhere/there", 1), dist.TCPStore("localhost", 0, 1, True)):
+            store.set_timeout(timedelta(seconds=7))
+            assert store.clone().timeout == store.timeout == timedelta(seconds=7)
+
+    results(body, 1)
+
+
 def test_a_client_waits_for_the_next_server_of_a_port() -> None:
     def body(rank: int) -> list[int]:
         numbers = []

@@ -225,6 +225,22 @@ def test_a_skip_of_one_rank_skips() -> None:
         rankloom.torch.run(body, 3)
 
 
+def test_a_skip_hides_no_failure_before_it() -> None:
+    def body(rank: int) -> None:
+        dist.barrier()
+        if rank == 0:
+            raise AssertionError("a real bug")
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            raise unittest.SkipTest(f"no barrier: {error}") from None
+
+    report = rankloom.torch.run(body, 2)
+    assert not report.ok and report.text.startswith("rank 0 failed: AssertionError: a real bug"), report.text
+    explored = rankloom.torch.explore(body, 2, runs=20)
+    assert explored.failure is not None and "a real bug" in explored.failure.text
+
+
 def test_the_hook_for_exceptions_stays() -> None:
     before = sys.excepthook
     rankloom.torch.run(lambda: dist.barrier(), 3).raise_if_failed()

@@ -112,6 +112,29 @@ def test_the_class() -> None:
     assert order.count("up") == order.count("down") == 3
 
 
+def test_what_decorators_put_on_a_method_of_ranks_counts() -> None:
+    class Marked(MultiProcessTestCase):
+        world_size = 2  # type: ignore[assignment]
+
+        @unittest.expectedFailure
+        def test_fails(self) -> None:
+            self.fail("as expected")
+
+        @unittest.expectedFailure
+        def test_passes(self) -> None:
+            pass
+
+        @unittest.skip("not here")
+        def test_skipped(self) -> None:
+            self.fail("it ran")
+
+    result = unittest.TestResult()
+    for name in ("test_fails", "test_passes", "test_skipped"):
+        Marked(name).run(result)
+    assert (len(result.expectedFailures), len(result.unexpectedSuccesses), len(result.skipped)) == (1, 1, 1)
+    assert result.errors == [] and result.failures == []
+
+
 def test_a_failure_has_its_seed_and_the_first_rank() -> None:
     class Case(MultiThreadedTestCase):
         seed = 12

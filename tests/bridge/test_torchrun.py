@@ -678,14 +678,16 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_is_ignored_is_told(tmp_path: pathlib.Path) -> None:
-    options = ["--max-restarts=3", "--rdzv-backend=c10d", "--node-rank=1", "--nnodes=1:2"]
+    options = ["--max-restarts=3", "--rdzv-backend=c10d", "--node-rank=1", "--nnodes=1:2", "--monitor-interval=3", "--start-method=fork"]
     done = launch_text_here(tmp_path, "pass", *options)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stderr.splitlines()) == [
         "rankloom: --max-restarts is ignored: a run that fails is told, not repeated",
+        "rankloom: --monitor-interval is ignored: threads are not polled",
         "rankloom: --nnodes 1:2: 2 nodes, and it stays at that",
         "rankloom: --node-rank is ignored: this process runs all nodes",
         "rankloom: --rdzv-backend is ignored: ranks meet in memory",
+        "rankloom: --start-method is ignored: ranks are threads of this process",
     ]
 
 

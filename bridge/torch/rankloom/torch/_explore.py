@@ -20,6 +20,7 @@ from rankloom.torch._run import (
     keep_failed,
     raised,
     report_of,
+    skip_of,
     told_of,
     without_traceback,
 )
@@ -104,7 +105,9 @@ class _Explored:
         ranks = self._ranks
         ranks.on_result = self._returned if self._compare else None
         notes = ranks.run(job)
-        skipped = next((error for error in ranks.exceptions if isinstance(error, unittest.SkipTest)), None)
+        skipped = None
+        if any(isinstance(error, unittest.SkipTest) for error in ranks.exceptions):
+            skipped = skip_of(report_of(job.report()).first_failed, ranks.exceptions)
         # A run of fewer ranks is one to shrink a failure: a skip there says that these are too few.
         self._size = self._size or job.world_size
         if skipped is not None and job.world_size == self._size:

@@ -96,7 +96,8 @@ def _fold_failures() -> None:
         return
     failures, raised = common.MultiThreadedTestCase.exception_queue, []
     while not failures.empty():
-        raised.append(failures.get())
+        rank, info = failures.get()
+        raised.append((rank, _ranks.as_exception(info)))
     outcomes = report.outcomes
     told = [one for one in raised if one[0] >= len(outcomes) or outcomes[one[0]][0] != "stopped"] or raised
     told.sort(key=lambda one: one[0] != report.first_failed)

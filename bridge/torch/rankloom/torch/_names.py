@@ -70,7 +70,9 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
         timeout = datetime.timedelta(seconds=timeout)
     if timeout is not None:
         distributed_c10d._check_valid_timeout(timeout)
-    return pg.monitored_barrier(timeout or distributed_c10d.default_pg_timeout, wait_all_ranks=wait_all_ranks)
+    if timeout is None:
+        timeout = distributed_c10d.default_pg_timeout
+    return pg.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
 
 
 def asked() -> str | None:

@@ -377,6 +377,15 @@ class RankEndedError(BaseException):
     """Raised in a rank that stands in its own code when its run has to end."""
 
 
+def as_exception(info: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    """Of a rank that was ended, or crashed by plan: as PyTorch's class counts it, which passes over what is no Exception."""
+    kind, error, trace = info
+    if not isinstance(error, (RankEndedError, RankCrashedError)):
+        return info
+    failure = RuntimeError(str(error) or kind.__name__)
+    return RuntimeError, failure.with_traceback(trace), trace
+
+
 def _rank_ended(why: str) -> type[RankEndedError]:
     # Only a class can be raised in another thread.
     return type("RankEndedError", (RankEndedError,), {"__str__": lambda self: why, "__module__": __name__})

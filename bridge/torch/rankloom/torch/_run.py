@@ -274,7 +274,7 @@ def run(
         notes = threads.run(job)
     exceptions = threads.exceptions
     report = report_of(job.report(), results=threads.results, exceptions=exceptions)
-    skipped = next((e for e in exceptions if isinstance(e, unittest.SkipTest)), None)
+    skipped = skip_of(report.first_failed, exceptions)
     if skipped is not None:
         raise skipped
     report.notes += notes
@@ -286,6 +286,13 @@ def run(
     if first is not None and not isinstance(first, _ranks.RankEndedError):
         report.text += "\n" + raised(first, report.text)
     return report
+
+
+def skip_of(first_failed: int, exceptions: list[BaseException | None]) -> unittest.SkipTest | None:
+    """The skip that a run ended with. One that came after another rank's failure hides nothing."""
+    first = exceptions[first_failed] if first_failed >= 0 else None
+    among = exceptions if first is None else [first]
+    return next((error for error in among if isinstance(error, unittest.SkipTest)), None)
 
 
 class Ranks:

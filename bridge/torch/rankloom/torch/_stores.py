@@ -99,10 +99,10 @@ def _in_memory() -> bool:
     return is_rank or is_alone() or any(name in os.environ for name in _rerun.ONE_SCHEDULE)
 
 
-def named_file(path: str) -> dist.Store:
-    """Of the calling rank's job."""
+def named_file(path: str, workers: int = -1) -> dist.Store:
+    """Of the calling rank's job. workers: so many hold it, and the file goes with the last of them; negative: it stays."""
     with _names_mu:
-        return _names_of_job().named("file", path).file(path)
+        return _names_of_job().named("file", path).file(path, workers)
 
 
 class FileStore(metaclass=_StoreType):
@@ -117,7 +117,8 @@ class FileStore(metaclass=_StoreType):
         if is_alone():
             return FakeStore.make()
         path = args[0] if args else kwargs["file_name"]
-        return named_file(os.path.abspath(path))
+        workers = args[1] if len(args) > 1 else kwargs.get("world_size", -1)
+        return named_file(os.path.abspath(path), -1 if workers is None else workers)
 
 
 class TCPStore(metaclass=_StoreType):
@@ -159,14 +160,27 @@ def _tcp_store(
         store = named.tcp(host_name, port, is_master)
     if timeout is not None:
         store.set_timeout(timeout)
+    master = f"the master of the TCPStore at {host_name}:{port}"
+    if is_master:
+        named.workers.set(master, "")
+    else:
+        _await(named, master, timeout)
     if wait_for_workers and world_size is not None and world_size > 0:
         store.add("init/", 1)  # a key that num_keys() counts, as there
         all_came = f"all {world_size} workers of the TCPStore at {host_name}:{port}"
         if named.workers.add("came", 1) == world_size:
             named.workers.set(all_came, "")
         if is_master:
-            named.workers.wait([all_came])
+            _await(named, all_came, timeout)
     return store
+
+
+def _await(named: _ext.NamedStore, key: str, timeout: datetime.timedelta | None) -> None:
+    """A timeout that was given is one of this wait; without it nobody's coming is a deadlock."""
+    if timeout is None:
+        named.workers.wait([key])
+    else:
+        named.workers.wait([key], timeout)
 
 
 _STORES: list[tuple[Any, str, Any]] = [

@@ -15,7 +15,7 @@ import string
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,9 @@ _IGNORED = {
     "rdzv_endpoint": "ranks meet in memory",
     "rdzv_conf": "ranks meet in memory",
     "local_addr": "ranks meet in memory",
+    "monitor_interval": "threads are not polled",
+    "start_method": "ranks are threads of this process",
+    "run_path": "the script runs in this interpreter",
     "max_restarts": "a run that fails is told, not repeated",
     "numa_binding": "ranks are threads of one process",
     "logs_specs": "lines of ranks are written here",
@@ -154,10 +157,11 @@ class _Sinks:
         self._files: dict[tuple[int, str], Any] = {}
         self._streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
         self._silent: set[tuple[int, str]] = set()
+        self._per_node = per_node
+        self._wanted: set[int] | None = None  # of local ranks; None: all
         shown = options.local_ranks_filter
         if shown:
-            wanted = {int(rank) for rank in str(shown).split(",")}
-            self._silent |= {(r, name) for r in range(ranks) if r % per_node not in wanted for name in self._streams}
+            self._wanted = {int(rank) for rank in str(shown).split(",")}
         files = {"redirects": _std(options.redirects, per_node), "tee": _std(options.tee, per_node)}
         if not any(std for by_rank in files.values() for std in by_rank):
             return
@@ -180,7 +184,7 @@ class _Sinks:
                 observe(f"line on {name}", line)
         if (rank, name) in self._files:
             self._files[(rank, name)].write(text)
-        if (rank, name) in self._silent:
+        if (rank, name) in self._silent or (self._wanted is not None and rank % self._per_node not in self._wanted):
             return
         if self._quiet:
             self.kept.append((name, prefixed))
@@ -256,11 +260,10 @@ def _environment(options: argparse.Namespace, rank: int, nodes: int, per_node: i
     return {name: str(value) for name, value in values.items()}
 
 
-def _prefixes(options: argparse.Namespace, ranks: int, per_node: int) -> list[str]:
+def _prefix_of(options: argparse.Namespace, per_node: int) -> Callable[[int], str]:
+    """Of each line of a rank."""
     template = string.Template(os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "[rank${rank}]:")
-    return [
-        template.safe_substitute(role_name=options.role, rank=rank, local_rank=rank % per_node) + " " for rank in range(ranks)
-    ]
+    return lambda rank: template.safe_substitute(role_name=options.role, rank=rank, local_rank=rank % per_node) + " "
 
 
 def _rerun_command(arguments: Sequence[str], options: argparse.Namespace, prog: str) -> str:
@@ -538,9 +541,9 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     if world is not None and fake is not None:
         with _devices.gpus_on_cpu(gpus), _devices.on_thread():
             return _main_of_record(options, world, _environment(options, fake, nodes, per_node), _Script(code, file, package))
-    prefixes = _prefixes(options, ranks, per_node)
+    prefix = _prefix_of(options, per_node)
     sinks = _Sinks(options, ranks, per_node, quiet=options.explore is not None)
-    output = _process.Output(prefixes.__getitem__, sinks.write)
+    output = _process.Output(prefix, sinks.write)
     tracebacks: dict[int, list[str]] = {}
     told: list[tuple[str, str]] = []  # of the run that a search's report is of
     of_told: dict[int, list[str]] = {}
@@ -615,7 +618,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
         if fake is not None:  # the only rank of its job
             first, text = fake, text.replace("rank 0 failed", f"rank {fake} failed", 1)
         lines = (of_told if options.explore is not None else tracebacks).get(first, [])
-        _tell(text, lines, prefixes[first], status)
+        _tell(text, lines, prefix(first), status)
     elif options.explore is not None:
         print(text)
     return _left_for_good(status)

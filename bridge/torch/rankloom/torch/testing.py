@@ -20,7 +20,7 @@ from torch.testing._internal.common_utils import TestCase
 
 from rankloom.torch import _cases, _ext, _ranks, _stores
 from rankloom.torch._install import FakeStore
-from rankloom.torch._run import report_of, run
+from rankloom.torch._run import Report, report_of, run
 
 if TYPE_CHECKING:
     from torch.testing._internal.common_fsdp import FSDPTest
@@ -47,6 +47,13 @@ def _tell(job: _ext.Job, rank: int, error: BaseException) -> None:
         job.skip(f"rank {rank} left with exit code {error.code}")
     else:
         job.fail(rank, _ranks.failure_text(error))
+
+
+def _failure(text: str, report: Report) -> RuntimeError:
+    failure: Any = RuntimeError(text)
+    failure.rankloom_report = report  # for the pytest plugin
+    told: RuntimeError = failure
+    return told
 
 
 class _Threads(list[_ranks.RankThread]):
@@ -143,6 +150,7 @@ class MultiThreadedTestCase(_Base):
             failures.append(cls.exception_queue.get())
         report = report_of(job.report())
         report.text += "".join(f"\nnote: {note}" for note in notes)
+        failures = [(rank, _ranks.as_exception(info)) for rank, info in failures]
         raised = {rank: info for rank, info in failures}
         # The first failure first; those that only pass it on are in the report's text.
         told = [(r, i) for r, i in failures if r == report.first_failed or report.outcomes[r][0] != "stopped"]
@@ -150,9 +158,9 @@ class MultiThreadedTestCase(_Base):
         try:
             cls._check_return_codes(told or sorted(raised.items()), timeout, fn)
         except RuntimeError as error:
-            told_all: Any = RuntimeError(f"{error}\n{report.text}")
-            told_all.rankloom_report = report  # for the pytest plugin
-            raise told_all from None
+            raise _failure(f"{error}\n{report.text}", report) from None
+        if not report.ok and not failures:
+            raise _failure(report.text, report)
 
 
 def spawn_threads_and_init_comms(
@@ -202,7 +210,10 @@ class MultiProcessTestCase(TestCase):
         self.rank = self.MAIN_PROCESS_RANK
         body = getattr(self, name, None)
         if body is not None:
-            setattr(self, name, self._on_ranks)
+            on_ranks: Any = functools.partial(self._on_ranks)
+            # The mark of unittest.expectedFailure; unittest.skip raises in the ranks.
+            on_ranks.__unittest_expecting_failure__ = getattr(body, "__unittest_expecting_failure__", False)
+            setattr(self, name, on_ranks)
 
     @property
     def world_size(self) -> int:
