@@ -226,10 +226,29 @@ absl::Status MpiGroupCore::begin(Call& call, int64_t now_ns) {
     end(call, absl::OkStatus());
     return absl::OkStatus();
   }
+  if (absl::Status fits = fits_itself(*alone); !fits.ok()) return fits;
   if (alone->way.request == nullptr) op_row(alone->op).run(MemberCalls(&alone, 1), nullptr);
   make_groups(call);
   end(call, absl::OkStatus());
   return absl::OkStatus();
+}
+
+absl::Status MpiGroupCore::fits_itself(const CollectiveCall& call) const {
+  const CollectiveCall* const alone = &call;
+  bool fault = false;
+  if (op_row(call.op).cross != nullptr) {
+    op_row(call.op).cross(MemberCalls(&alone, 1), [&fault](const PairFault&) {
+      fault = true;
+      return false;
+    });
+  }
+  if (!fault) return absl::OkStatus();
+  return describe_mismatch({.group = group_->name(),
+                            .seq = call.seq,
+                            .global_rank = [this](int rank) { return global_rank(rank); },
+                            .last_calls = [this](int) { return last_calls(); },
+                            .whereabouts = [](int) { return std::string(); }},
+                           MemberCalls(&alone, 1));
 }
 
 int64_t MpiGroupCore::uniform_of(const CollectiveCall& call) const {

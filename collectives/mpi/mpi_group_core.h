@@ -174,6 +174,8 @@ class MpiGroupCore final : public MpiMember {
   absl::Status begin_describing(Call& call);
   absl::Status exchange_descriptions(Call& call);
   absl::Status mismatch(Call& call);
+  // Of the only member: whether what it gives itself is what it expects.
+  absl::Status fits_itself(const CollectiveCall& call) const;
   // Of this member in the group, a line each.
   std::vector<std::string> last_calls() const;
   // The parts of the call whose sizes pairs of members compare.

@@ -33,6 +33,7 @@ absl::Status MpiGroupCore::post(const std::shared_ptr<MpiMessage>& message, size
     return invalid_argument(message->who(), ": tag is ", tag, ", want 0 <= tag <= MPI_TAG_UB = ", highest);
   if (size_ == 1 && comm_ == MPI_COMM_NULL) {
     if (absl::Status s = mpi_status(MPI_Comm_dup(MPI_COMM_SELF, &comm_), "MPI_Comm_dup"); !s.ok()) return s;
+    MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   want();
   absl::Status status;
@@ -322,6 +323,8 @@ absl::Status MpiGroupCore::difference(const MpiMessage& recv, const MessageHead&
 void MpiGroupCore::look_for_ended(Recv& recv, int64_t now_ns) {
   if (now_ns - recv.begun_ns < kStuckNs || static_cast<int>(recv.asked.size()) == size_) return;
   const int peer = recv.work->call().peer;
+  // The rank may send to itself, until it waits.
+  if (peer < 0 && !recv.work->is_awaited()) return;
   for (int member = 0; member < size_; ++member) {
     if (member == rank_ || (peer >= 0 && peer != member) || !engine_.has_ended(global_rank(member))) continue;
     if (std::find(recv.asked.begin(), recv.asked.end(), member) != recv.asked.end()) continue;

@@ -179,12 +179,15 @@ class JobsTest(unittest.TestCase):
     # MPI itself ends the job, with a text that Open MPI loses now and then.
     def test_the_launcher_of_another_mpi(self):
         # Without a launcher, as each process of a job is to the MPI that did not start it.
-        variable = {"ompi": "PMI_SIZE", "mpich": "OMPI_COMM_WORLD_SIZE"}[IMPLEMENTATION]
-        done = subprocess.run([PROGRAM, ""], env={**os.environ, variable: "2"}, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=SOON, check=False)
-        self.assertNotEqual(done.returncode, 0, done.stdout)
-        self.assertRegex(done.stdout, rf"{variable} is 2, and MPI \((Open MPI v|MPICH Version: )[0-9.]+\) sees this process only, "
-                                      "want the mpirun of the MPI that the program is linked with, or the variable unset")
+        of_pmix = {"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "2"}
+        launchers = {"ompi": [{"PMI_SIZE": "2"}], "mpich": [{"OMPI_COMM_WORLD_SIZE": "2"}, of_pmix]}[IMPLEMENTATION]
+        for launcher in launchers:
+            *_, variable = launcher
+            done = subprocess.run([PROGRAM, ""], env={**os.environ, **launcher}, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=SOON, check=False)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            self.assertRegex(done.stdout, rf"{variable} is 2, and MPI \((Open MPI v|MPICH Version: )[0-9.]+\) sees this process only, "
+                                          "want the mpirun of the MPI that the program is linked with, or the variable unset")
 
     def test_init_in_a_rank_program(self):
         done = self.failed_job("init")
