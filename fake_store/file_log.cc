@@ -308,16 +308,18 @@ absl::Status FileLog::apply(Change change, std::string&& key, std::string&& valu
     case Change::kBatch: {
       std::vector<std::pair<std::string_view, std::string_view>> items;
       std::string_view rest = value;
-      while (!rest.empty()) {
-        if (rest.size() < sizeof(uint32_t) + sizeof(uint64_t)) break;
+      bool fits = true;
+      while (fits && !rest.empty()) {
+        fits = rest.size() >= sizeof(uint32_t) + sizeof(uint64_t);
+        if (!fits) break;
         const auto key_bytes = take<uint32_t>(&rest);
         const auto value_bytes = take<uint64_t>(&rest);
-        if (key_bytes > rest.size() || value_bytes > rest.size() - key_bytes) break;
+        fits = key_bytes <= rest.size() && value_bytes <= rest.size() - key_bytes;
+        if (!fits) break;
         items.emplace_back(rest.substr(0, key_bytes), rest.substr(key_bytes, value_bytes));
         rest.remove_prefix(key_bytes + value_bytes);
-        if (rest.empty()) break;
       }
-      if (!rest.empty())
+      if (!fits)
         return file_error(absl::StrCat("is damaged: the list of keys at byte ", at, " does not fit its length"));
       for (const auto& [item_key, item_value] : items) table->set(item_key, item_value);
       return absl::OkStatus();

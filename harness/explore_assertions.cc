@@ -67,6 +67,7 @@ std::string save_trace(const ExploreReport::Failure& failure, const std::string&
   std::error_code ignored;  // save() tells
   std::filesystem::create_directories(folder, ignored);
   const std::string path = folder / absl::StrCat(name, ".rltrace");
+  if (is_replayed_file(path)) return absl::StrCat("\ntrace: ", path);  // as it was
   if (const absl::Status saved = failure.report.trace.save(path); !saved.ok())
     return absl::StrCat("\n", message_of(saved));
   return absl::StrCat("\ntrace: ", path);
@@ -93,8 +94,7 @@ ExploreReport search_in_test(const ExploreOptions& options, absl::FunctionRef<vo
                              std::string* name) {
   ExploreOptions in_test = options;
   add_test_defaults(&in_test.world);
-  const bool in_a_test = testing::UnitTest::GetInstance()->current_test_info() != nullptr;
-  const int number = in_a_test ? ++internal::runs_of_this_test() : next_run();
+  const int number = next_run_of_test();
   ExploreReport report = internal::search(in_test, number, body, &run_with_assertions, code);
   if (report.failure.has_value()) {
     report.failure->rerun = internal::for_this_test(std::move(report.failure->rerun));

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "harness/rank_failures.h"
@@ -329,14 +330,17 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
     return;
   }
+  const auto others_choose = absl::MakeCleanup([this] { state_->schedule.reset(); });
   if (names_schedule(asked)) {
-    // Runs that a trace does not belong to are made as they were when it was recorded.
+    // Runs that the environment does not mean are made as they were when that one failed: under its schedule, or that
+    // which its trace was recorded under.
+    state_->schedule = asked.schedule;
     if (const Trace* const trace = asked.schedule.trace(); trace != nullptr) {
+      state_->schedule.reset();
       if (absl::StatusOr<Schedule> recorded = Schedule::parse(trace->schedule()); recorded.ok())
         state_->schedule = *recorded;
     }
     body();
-    state_->schedule.reset();
     return;
   }
   const int begun = internal::runs_of_this_test();
@@ -356,7 +360,6 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     }
     if (failed_parts() != before) break;
   }
-  state_->schedule.reset();
 }
 
 const std::string& MultiThreadedTestCase::rank_output(int rank) const {

@@ -18,6 +18,7 @@
 #include "sim/engine/fiber_hook.h"
 #include "sim/scheduler/stall_watch.h"
 #include "world/poison_hint.h"
+#include "world/run_options.h"
 #include "world/world_state.h"
 
 namespace rankloom::internal {
@@ -295,6 +296,10 @@ std::atomic<int>& runs_of_this_test() {
   const bool other = of.exchange(test) != test;
   if (begun.exchange(now) != now || other) runs = 0;
   return runs;
+}
+
+int next_run_of_test() {
+  return testing::UnitTest::GetInstance()->current_test_info() != nullptr ? ++runs_of_this_test() : next_run();
 }
 
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text) {

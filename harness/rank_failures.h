@@ -118,6 +118,8 @@ void add_test_defaults(WorldOptions* options);
 // How many runs and searches of the harness the running test has begun; set back by seeds(), whose rounds are alike.
 // Thread-safety: all threads, once a test has begun its first.
 std::atomic<int>& runs_of_this_test();
+// The number of the run or search that begins: among this test's, or outside of tests next_run().
+int next_run_of_test();
 
 // Reports to GoogleTest from the calling thread.
 void report_part(testing::TestPartResult::Type type, const std::string& file, int line, const std::string& text);

@@ -115,7 +115,7 @@ std::vector<std::string> ends(const RunReport& report) {
 
 testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body, CodeSite code) {
   if (options.schedule.kind() == Schedule::Kind::kUnset) options.schedule = Schedule::seeded(options.seed.value_or(1));
-  if (absl::Status status = apply_environment(&options); !status.ok()) {
+  if (absl::Status status = apply_environment_to_run(next_run_of_test(), &options); !status.ok()) {
     return testing::AssertionFailure() << message_of(status);
   }
   add_test_defaults(&options);

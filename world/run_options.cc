@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -156,6 +157,12 @@ absl::StatusOr<int> ranks_from_environment(int run) {
   return ranks;
 }
 
+bool is_replayed_file(const std::string& path) {
+  const char* const replayed = std::getenv("RANKLOOM_REPLAY");
+  std::error_code none;  // a path that is not there is none
+  return replayed != nullptr && std::filesystem::equivalent(replayed, path, none);
+}
+
 std::string rerun_of_run(int run, std::string rerun) {
   if (run <= 1 || rerun.empty()) return rerun;
   return absl::StrCat("RANKLOOM_REPLAY_RUN=", run, " ", rerun);
@@ -234,8 +241,11 @@ bool is_terminal(std::FILE* stream) {
 }
 
 LaunchedProcesses launched_processes() {
-  // Open MPI's; MPICH's, Intel's and Slurm's.
-  for (const char* const variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+  // Open MPI's; MPICH's, Intel's and Slurm's. Slurm sets its own number for whatever it starts, a launcher, too: under
+  // PMIx alone that number is of the processes.
+  std::vector<const char*> variables = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+  if (std::getenv("PMIX_RANK") != nullptr) variables.push_back("SLURM_STEP_NUM_TASKS");
+  for (const char* const variable : variables) {
     const char* const value = std::getenv(variable);
     int count = 0;
     if (value != nullptr && absl::SimpleAtoi(value, &count) && count > 0) return {variable, count};

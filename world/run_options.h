@@ -35,6 +35,9 @@ std::string rerun_command(const WorldOptions& options, std::string_view trace_pa
 // As one word of a shell's command line.
 std::string shell_quoted(std::string_view word);
 
+// Whether RANKLOOM_REPLAY names this file, which is not to be written then.
+bool is_replayed_file(const std::string& path);
+
 // Wishes of the environment to keepers of traces and runs (harness, bridge, run_world()).
 struct RunFiles {
   std::string folder;    // RANKLOOM_TRACE_DIR: where traces of failed runs go; empty: the keeper's own choice

@@ -130,8 +130,12 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
     return gather_call(call, options, code);
   }
   if (scheduler_ != nullptr) {
-    scheduler_->point(
-        Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label});
+    const Site site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label};
+    if (numbered) {
+      scheduler_->point_before_call(site);
+    } else {
+      scheduler_->point(site);
+    }
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
     // Another task of the rank, a callback, may have made a call meanwhile, or have left the group.
@@ -221,7 +225,12 @@ Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options
   const bool numbered = row.is_collective();
   call.code = code;
   call.seq = numbered ? next_number() : -1;
-  scheduler_->point(Site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq});
+  const Site site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq};
+  if (numbered) {
+    scheduler_->point_before_call(site);
+  } else {
+    scheduler_->point(site);
+  }
   if (scheduler_->aborted()) [[unlikely]]
     fail(call, scheduler_->abort_cause());
   if (shut_down_) [[unlikely]]
@@ -259,9 +268,10 @@ void GroupFront::prepare(CollectiveCall& call, const CallOptions& options, CallM
 }
 
 void GroupFront::refuse_arguments(const CollectiveCall& call, const absl::Status& checked) const {
+  constexpr int kMostListed = 1 << 20;  // a fake group has up to 2^31 - 1 members
   std::string text = absl::StrCat(who(call), checked.message());
   // A rank of the world where one of the group is wanted.
-  if (call.root >= size_ || call.peer >= size_) {
+  if ((call.root >= size_ || call.peer >= size_) && size_ <= kMostListed) {
     std::vector<int> ranks;
     bool same = true;
     for (int rank = 0; rank < size_; ++rank) {

@@ -183,10 +183,12 @@ struct Promise::State final : WorkState {
 };
 
 Promise::Promise(Scheduler* scheduler, int rank, Hooks hooks) {
-  const int ranks = scheduler != nullptr ? scheduler->options().world_size : 0;
-  if (rank < -1 || (scheduler != nullptr && rank >= ranks)) {
-    throw_dist_error(invalid_argument("Promise: rank ", rank, " of a world of ", ranks, ", want 0 to ", ranks - 1,
-                                      ", or -1 for none"),
+  const bool any_size = scheduler == nullptr;
+  const int ranks = any_size ? 0 : scheduler->options().world_size;
+  if (rank < -1 || (!any_size && rank >= ranks)) {
+    throw_dist_error(any_size ? invalid_argument("Promise: rank ", rank, ", want 0 or more, or -1 for none")
+                              : invalid_argument("Promise: rank ", rank, " of a world of ", ranks, ", want 0 to ",
+                                                 ranks - 1, ", or -1 for none"),
                      {.rank = -1, .group = {}, .op = "Promise"});
   }
   state_ = std::make_shared<State>(scheduler, rank, std::move(hooks));

@@ -24,6 +24,7 @@
 #include "sim/base/system.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_engine.h"
+#include "sim/schedule/policies.h"
 #include "sim/schedule/schedule_tree.h"
 #include "sim/scheduler/check_options.h"
 #include "world/run_data.h"
@@ -66,6 +67,8 @@ class Search final : private CampaignRuns {
   void run_strategies(const Schedule& asked);
   bool make_baseline();
   void run_asked(const Schedule& asked);
+  // The reason why a trace could not be followed, as far as that shows.
+  std::string why_astray(const Trace& trace) const;
   void exhaust();
   bool exhaust_alone(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
   bool exhaust_together(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
@@ -175,7 +178,21 @@ void Search::run_asked(const Schedule& asked) {
   report_.shares.push_back({.strategy = asked.text(), .runs = 1});
   Outcome outcome = baseline_.run(world);
   ++report_.runs;
+  const std::string cause = message_of(outcome.report.cause);
+  if (asked.trace() != nullptr && is_error_of_replay(cause)) {  // no schedule of the program, nor a failure of one
+    report_.error = make_error(error_kind(outcome.report.cause), "explore: ", cause, why_astray(*asked.trace()));
+    return;
+  }
   if (outcome.failed()) found(asked.text(), 1, world, std::move(outcome));
+}
+
+std::string Search::why_astray(const Trace& trace) const {
+  const int ranks = baseline_.world().world_size;
+  // All ranks can run when a run begins.
+  const bool begins = !trace.empty() && trace.steps()[0].rank < 0;
+  if (!begins || trace.steps()[0].size == ranks) return "; the program is another than the one that left the trace";
+  return absl::StrCat("; the trace is of ", trace.steps()[0].size,
+                      " ranks, want RANKLOOM_RANKS=", trace.steps()[0].size, " beside it");
 }
 
 int64_t Search::ns_until(absl::Duration since_begin) const {

@@ -59,8 +59,8 @@ struct ExploreOptions {
     int64_t open = 0;       // and choices that were seen and not tried yet
   };
 
-  // Of all runs. The schedule is explore()'s; the seed of the ranks' own randomness is the same in all (unset:
-  // first_seed).
+  // Of all runs. The schedule and max_steps are explore()'s own; the seed of the ranks' own randomness is the same in
+  // all (unset: first_seed).
   WorldOptions world = {.world_size = 4, .engine = EngineKind::kFibers};
   // The exhaustive one, if listed, runs first, with half of the budget (alone: all); then the others, in turns.
   std::vector<Strategy> strategies = {Strategy::exhaustive(), Strategy::pct(3), Strategy::starve(),

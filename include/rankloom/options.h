@@ -75,8 +75,8 @@ struct WorldOptions {
   // might have answered.
   absl::Duration stuck_after = absl::Minutes(1);
 
-  // The run stops where this rank is about to make this call: on_break is called by the rank itself (unset: SIGTRAP,
-  // which a debugger catches; there `call rankloom_describe()` lists the ranks).
+  // The run stops where this rank is about to make this collective: on_break is called by the rank itself (unset:
+  // SIGTRAP, which a debugger catches; there `call rankloom_describe()` lists the ranks).
   std::optional<Schedule::BreakPoint> break_at = {};
   std::function<void()> on_break = {};
 

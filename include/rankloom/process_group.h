@@ -91,8 +91,10 @@ struct GroupOptions {
   std::optional<FakeOptions> fake = {};  // of a fake group; unset: those of the group which this one is made from
   // The caller's own group instead. Called once per rank.
   std::function<std::shared_ptr<ProcessGroup>(RankContext&, const std::shared_ptr<const Group>&)> make = {};
-  std::string name = {};         // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
-  std::string description = {};  // unset: "default_pg" for a group of all ranks, "undefined" for others, as c10d has it
+  std::string name = {};  // unset: "0" for the first group of all ranks, "0.2" for the second one made from that
+  // Unset: "default_pg" for the group of all ranks that init_process_group() makes, "undefined" for others, as c10d has
+  // it.
+  std::string description = {};
   std::optional<absl::Duration> timeout = {};  // unset: the world's, or that of the group which this one is made from
   std::optional<absl::Duration> warn_after = {};  // the same
   std::optional<ReduceOp::Order> order = {};      // the same; unset for the first: rank order
@@ -132,7 +134,8 @@ struct GroupOptions {
 // Errors, for every method, thrown as DistError before any data moves: InvalidArgument (this member breaks a rule
 //   below, or there is no kernel for the dtype), Aborted (the group was shut down or failed before), RankFailed or
 //   another first cause (the world was aborted). docs/errors.md lists the texts.
-// Blocking: monitored_barrier, and what makes or ends groups. A call is a scheduling point before it takes effect.
+// Blocking: monitored_barrier, and what makes or ends groups. A call is a scheduling point before it takes effect,
+// those of a coalesced block together: the block's end is.
 // Buffers: must stay, and inputs unchanged, until the call is done.
 // Thread-safety: thread-compatible; a handle belongs to its rank. A thread that belongs to no rank acts as its helper.
 class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
@@ -335,8 +338,9 @@ struct P2POp {
   int tag = 0;
 };
 
-// Issues all of them, in order, and returns their works. They are checked first: if one is wrong (InvalidArgument names
-// its place in the list), none is issued.
+// Issues all of them, in order, and returns their works. Each is checked by itself first: if one is wrong
+// (InvalidArgument names its place in the list), none is issued. Memory that is shared, or out of the group's reach, is
+// found when its operation is issued; those before it are on their way then.
 std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& ops, const CallOptions& options = {},
                                     CodeSite code = CodeSite::here());
 

@@ -125,7 +125,8 @@ class Schedule {
     friend bool operator==(const Switch&, const Switch&) = default;
   };
 
-  // Where a run stops for a debugger: before this rank makes the call with this number in this group.
+  // Where a run stops for a debugger: before this rank makes the collective with this number in
+  // this group. Sends and recvs are numbered apart, and stop nothing.
   struct BreakPoint {
     int rank = -1;
     std::string group;  // its name, as reports print it: "0" for the group of all ranks
@@ -153,15 +154,16 @@ class Schedule {
   static Schedule seeded(uint64_t seed) { return Schedule(Kind::kSeeded, seed, 0); }
   // Random priorities and depth - 1 random points where the running task falls to the lowest one: finds every bug of
   // that depth with a guaranteed probability. S. Burckhardt et al., "A Randomized Scheduler with Probabilistic
-  // Guarantees of Finding Bugs", ASPLOS 2010. Throws InvalidArgument unless depth >= 1.
+  // Guarantees of Finding Bugs", ASPLOS 2010. Throws InvalidArgument unless 1 <= depth <= 1,000,000.
   static Schedule pct(uint64_t seed, int depth, CodeSite code = CodeSite::here());
   // Random, but somebody - a rank, a helper, the calls that complete - is held back for long while others can run; then
   // somebody else is.
   static Schedule starve(uint64_t seed) { return Schedule(Kind::kStarve, seed, 0); }
   // Random, but calls complete as late as possible most of the time, and in any order.
   static Schedule late_completion(uint64_t seed) { return Schedule(Kind::kLate, seed, 0); }
-  // A rank runs until it blocks or yields, then the next by number; calls complete when nobody else can run; but for
-  // `switches`. A switch whose task is unable to run is left out. `seed`: of the ranks' own randomness.
+  // A rank runs until it blocks, yields or has passed 200 points while others can run, then the next by number; calls
+  // complete when nobody else can run; but for `switches`. A switch whose task is unable to run is left out. `seed`: of
+  // the ranks' own randomness.
   static Schedule steered(uint64_t seed, std::vector<Schedule::Switch> switches);
   // The choices that a run recorded. The first step that does not fit ends the run with an error that names it.
   static Schedule replay(Trace trace);

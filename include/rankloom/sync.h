@@ -24,9 +24,10 @@ namespace rankloom {
 //   rankloom::MutexLock lock(&mu);
 //   filled.wait(&mu, [&] { return !queue.empty(); });
 //
-// Each method is a scheduling point. Names are for reports. Errors, thrown as DistError by what waits or asks:
-// the cause, when the world is aborted meanwhile (nothing is held then, and unlocking is harmless; the first thousand
-// uses of a Watched still go well, those of destructors, say); InvalidArgument for misuse.
+// Each method is a scheduling point, wait() and wait_for() with a condition only where they have to wait. Names are for
+// reports. Errors, thrown as DistError by what waits or asks: the cause, when the world is aborted meanwhile (nothing
+// is held then, and unlocking is harmless; the first thousand uses of a Watched still go well, those of destructors,
+// say); InvalidArgument for misuse.
 // Thread-safety: all methods. Not copyable; must outlive its users.
 
 namespace internal {

@@ -155,8 +155,9 @@ class MultiThreadedTestCase : public testing::TestWithParam<EngineKind> {
 // names the first one of each kind, with rank and site. Clocks, thread ids, addresses and statics that leak into what
 // ranks do show up here; data that no rank acts on and no store holds does not.
 //   EXPECT_TRUE(runs_alike({.world_size = 4, .engine = GetParam(), .schedule = Schedule::seeded(7)}, body));
-// An unset schedule means seeded, with options.seed or 1. The environment counts, as in MultiThreadedTestCase. A world
-// that fails alike twice is alike; failed assertions of ranks fail the test beside that.
+// An unset schedule means seeded, with options.seed or 1. The environment counts, as in MultiThreadedTestCase: both
+// runs are one for RANKLOOM_REPLAY_RUN. A world that fails alike twice is alike; failed assertions of ranks fail the
+// test beside that.
 testing::AssertionResult runs_alike(WorldOptions options, absl::FunctionRef<void(RankContext&)> body,
                                     CodeSite code = CodeSite::here());
 

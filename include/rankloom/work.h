@@ -146,7 +146,8 @@ class Promise {
 
 // Waits for all, in order; then throws the first error, if any.
 void wait_all(std::span<Work> works, CodeSite code = CodeSite::here());
-// The index of a work that is done: the first such in the list. Waits until there is one. `works` is not empty.
+// The index of a work that is done: the first such in the list. Waits until there is one, whatever
+// timeouts the works and their groups have. `works` is not empty.
 size_t wait_any(std::span<Work> works, CodeSite code = CodeSite::here());
 
 }  // namespace rankloom

@@ -61,7 +61,7 @@ struct RunReport {
     std::exception_ptr exception;  // kFailed, kStopped: the same, to rethrow
   };
 
-  std::vector<Outcome> outcomes;   // by rank
+  std::vector<Outcome> outcomes;   // by rank; none if the environment does not fit
   int first_failed = -1;           // the rank whose failure came first: the headline
   absl::Status cause;              // why the world was aborted; OK if it was not
   Trace trace;                     // replays with Schedule::replay(trace); empty in the free gear, and if it is cut()
@@ -274,7 +274,8 @@ class World {
 };
 
 // Runs `program` on `options.world_size` ranks and returns what became of them. Throws DistError(InvalidArgument) for
-// options that do not fit; a failure of a rank is in the report.
+// options that do not fit; a failure of a rank is in the report, and so is a variable of the environment that does not
+// fit: no rank runs then.
 RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> program,
                     CodeSite code = CodeSite::here());
 

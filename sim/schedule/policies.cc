@@ -8,6 +8,7 @@
 #include "rankloom/error.h"
 #include "rankloom/random.h"
 #include "rankloom/schedule.h"
+#include "sim/base/text.h"
 #include "sim/schedule/steering.h"
 
 namespace rankloom::internal {
@@ -165,6 +166,10 @@ class LatePolicy final : public SchedulePolicy {
   Prng prng_;
 };
 
+constexpr std::string_view kCannotReplay = "cannot replay: ";
+constexpr std::string_view kDiverged = "replay diverged at step ";
+constexpr std::string_view kOfNoRun = "the trace is of no run: ";
+
 class ReplayPolicy final : public SchedulePolicy {
  public:
   explicit ReplayPolicy(const Trace* trace) : trace_(*trace) {}
@@ -183,11 +188,11 @@ class ReplayPolicy final : public SchedulePolicy {
                      point.at != nullptr && point.at->site.seq >= 0 ? absl::StrCat(" seq ", point.at->site.seq) : "",
                      ", ", point.size, point.kind == ChoiceKind::kNextTask ? " ready" : " alternatives");
     if (trace_.cut()) {
-      fail(absl::StrCat("cannot replay: ", trace_.why_cut()));
+      fail(absl::StrCat(sv(kCannotReplay), trace_.why_cut()));
       return;
     }
     if (next_ >= trace_.steps().size()) {
-      fail(absl::StrCat("replay diverged at step ", next_, ": expected the end of the trace",
+      fail(absl::StrCat(sv(kDiverged), next_, ": expected the end of the trace",
                         trace_.empty() ? ", which is empty" : "", ", found ", found));
       return;
     }
@@ -199,7 +204,7 @@ class ReplayPolicy final : public SchedulePolicy {
     const bool possible = step.what < trace_.names().size() &&
                           (point.kind == ChoiceKind::kNextTask || (step.value >= 0 && step.value < step.size));
     if (!possible) {
-      fail(absl::StrCat("the trace is of no run: its step ", next_, " chooses number ", step.value, " of ", step.size,
+      fail(absl::StrCat(sv(kOfNoRun), "its step ", next_, " chooses number ", step.value, " of ", step.size,
                         " at operation ", step.what, " of ", trace_.names().size()));
       return;
     }
@@ -207,7 +212,7 @@ class ReplayPolicy final : public SchedulePolicy {
                       step.seq == seq && trace_.names()[step.what] == what &&
                       (point.kind != ChoiceKind::kNextTask || point.ready->contains(step.value));
     if (!fits) {
-      fail(absl::StrCat("replay diverged at step ", next_, ": expected ", trace_.describe(step), ", found ", found));
+      fail(absl::StrCat(sv(kDiverged), next_, ": expected ", trace_.describe(step), ", found ", found));
     }
   }
 
@@ -216,6 +221,10 @@ class ReplayPolicy final : public SchedulePolicy {
 };
 
 }  // namespace
+
+bool is_error_of_replay(std::string_view error) {
+  return error.starts_with(kCannotReplay) || error.starts_with(kDiverged) || error.starts_with(kOfNoRun);
+}
 
 std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule, const RunHooks& hooks) {
   if (hooks.policies != nullptr) return hooks.policies->policy();

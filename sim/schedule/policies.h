@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "rankloom/schedule.h"
 #include "sim/schedule/policy.h"
@@ -10,5 +11,7 @@ namespace rankloom::internal {
 
 // The policy of one run. `schedule` is deterministic.
 std::unique_ptr<SchedulePolicy> make_policy(const Schedule& schedule, const RunHooks& hooks);
+// Whether `error` is a replay's that could not follow its trace.
+bool is_error_of_replay(std::string_view error);
 
 }  // namespace rankloom::internal

@@ -89,19 +89,18 @@ class Scheduler : public Kept {
 
   // --- scheduling points
 
-  // The policy may let others run first. The caller's step becomes visible after it.
-  void point(const Site& site) {
-    arrive(site, Step::kAct);
+  // point() of a rank that is about to make the call of a group that has a number, site.seq: stops for a debugger there
+  // (SchedulerOptions::break_at).
+  void point_before_call(const Site& site) {
+    point(site);
     if (breaks_) [[unlikely]]
       break_here(site);
   }
+  // The policy may let others run first. The caller's step becomes visible after it.
+  void point(const Site& site) { arrive(site, Step::kAct); }
   // A point of a caller that asks whether something has happened yet, and may ask again: as point(), but a task that
   // does nothing else counts as one that yields.
-  void poll(const Site& site) {
-    arrive(site, Step::kPoll);
-    if (breaks_) [[unlikely]]
-      break_here(site);
-  }
+  void poll(const Site& site) { arrive(site, Step::kPoll); }
   // The caller can do nothing useful before other tasks did something: lets them run, under every policy, and time pass
   // if all tasks that can run only yield.
   void yield(const Site& site) {

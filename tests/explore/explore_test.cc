@@ -494,6 +494,38 @@ class Rerun {
   std::vector<std::string> names_;
 };
 
+// A trace that cannot be followed is no failing schedule: nothing is shrunk, nor written where the trace lies.
+TEST(ExploreOnFibersTest, ATraceOfAnotherProgramIsRefused) {
+  const KnownBug& known = bug("racy_counter");
+  const ExploreOptions options = {.world = fibers(4), .min_ranks = 2};
+  const ExploreReport found = explore(options, known.bug);
+  ASSERT_TRUE(found.failure.has_value()) << found.text();
+  const TempDir dir;
+  ASSERT_TRUE(found.failure->report.trace.save(dir.file("found.rltrace")).ok());
+  const std::string command = absl::StrCat("RANKLOOM_REPLAY=", dir.file("found.rltrace"));
+  const int next = number_of(found.failure->rerun) + 1;
+  {
+    const Rerun rerun(command, next);
+    const ExploreReport again = explore(options, known.bug);
+    EXPECT_FALSE(again.failure.has_value());
+    EXPECT_THAT(std::string(again.error.message()),
+                testing::MatchesRegex("explore: replay diverged at step [0-9]+: expected .*, found .*; the trace is of "
+                                      "2 ranks, want RANKLOOM_RANKS=2 beside it"));
+    EXPECT_FALSE(again.ok());
+  }
+  {
+    const Rerun rerun(absl::StrCat("RANKLOOM_RANKS=2 ", command), next + 1);
+    const ExploreReport again = explore(options, known.bug);
+    ASSERT_TRUE(again.failure.has_value()) << again.text();
+    EXPECT_EQ(again.failure->report.cause, found.failure->report.cause);
+  }
+  const Rerun rerun(absl::StrCat("RANKLOOM_RANKS=2 ", command), next + 2);
+  const ExploreReport mended = explore(options, known.fix);
+  EXPECT_FALSE(mended.failure.has_value());
+  EXPECT_THAT(std::string(mended.error.message()),
+              testing::EndsWith("; the program is another than the one that left the trace"));
+}
+
 // Runs and searches of a program count together.
 TEST(ExploreOnFibersTest, TheRerunLineOfOneSearchLeavesTheOthersAsTheyAre) {
   const KnownBug& known = bug("racy_counter");

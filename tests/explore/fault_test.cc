@@ -490,6 +490,38 @@ TEST_P(FaultTest, AStoreOperationTimesOut) {
   EXPECT_THAT(report.text(), HasSubstr("Timeout: rank 0, store get: timed out (injected, before the call)"));
 }
 
+TEST_P(FaultTest, AStoreOperationMayTimeOutWhenItIsDone) {
+  const FaultPlan faults = {{.kind = Kind::kStoreTimeout, .op = "store set", .when = When::kAfter},
+                            {.kind = Kind::kStoreTimeout, .op = "store append", .when = When::kInside}};
+  const RunReport report = run(1, faults, [](RankContext& rank) {
+    Store& store = rank.store();
+    EXPECT_THAT(error_of([&] { store.set("k", "v"); }, ErrorKind::kTimeout), HasSubstr("(injected, after the call)"));
+    EXPECT_EQ(store.get("k"), "v");
+    EXPECT_THAT(error_of([&] { store.append("k", "w"); }, ErrorKind::kTimeout),
+                HasSubstr("(injected, inside the call)"));
+    EXPECT_EQ(store.get("k"), "v");  // as before the call
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
+TEST_P(FaultTest, ADuplicatedSendHasTheDataAndTagOfTheFirst) {
+  const RunReport report = run(2, {{.kind = Kind::kDuplicate}}, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {3}, first(1), second(1);
+    if (rank.rank() == 0) {
+      pg->send(x, 1, /*tag=*/5).wait();
+      x[0] = 9;
+    } else {
+      pg->recv(first, 0, /*tag=*/5).wait();
+      pg->recv(second, 0, /*tag=*/5).wait();
+      EXPECT_THAT(first, ElementsAre(3));
+      EXPECT_THAT(second, ElementsAre(3));
+    }
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_THAT(report.notes, testing::IsEmpty());
+}
+
 TEST_P(FaultTest, DrawnFaultsAreThoseOfTheSeed) {
   // Bits of the own buffer flip, and all goes on.
   const auto drawn = [this](uint64_t seed, uint64_t schedule) {

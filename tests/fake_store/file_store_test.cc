@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -300,6 +301,18 @@ TEST_F(FileStoreTest, ARecordOfAnUnknownKindIsNamed) {
               HasSubstr("the record at byte 8 has kind 7, want 1 to 6: written by a newer rankloom?"));
 }
 
+// With right sums, as no store writes it.
+TEST_F(FileStoreTest, AListOfKeysThatDoesNotFitItsLengthIsNamed) {
+  const auto put32 = [](std::string* to, uint32_t value) { to->append(reinterpret_cast<const char*>(&value), 4); };
+  std::string body, record;
+  for (const uint32_t value : {5U, 0U, 0U}) put32(&body, value);  // a key of 5 bytes that is not there
+  for (const uint32_t value : {6U, 0U, 12U, 0U, internal::crc32c(body)}) put32(&record, value);
+  put32(&record, internal::crc32c(record));
+  write_file(path_, "RLSTORE1" + record + body);
+  EXPECT_THAT(error_of([&] { FileStore::open(path_)->num_keys(); }).what(),
+              HasSubstr("is damaged: the list of keys at byte 8 does not fit its length"));
+}
+
 TEST_F(FileStoreTest, AnEmptyFileIsANewStore) {
   write_file(path_, "");
   auto store = FileStore::open(path_);
@@ -319,6 +332,28 @@ TEST_F(FileStoreTest, AFileThatIsCutOrRemovedWhileInUseIsNamed) {
   std::filesystem::remove(path_);
   EXPECT_THAT(error_of([&] { store->set("a", "2"); }).what(), HasSubstr("was removed while in use"));
   EXPECT_THAT(error_of([&] { store->get("a"); }).what(), HasSubstr("was removed while in use"));
+}
+
+TEST_F(FileStoreTest, ARemovedFileIsNamedByEachOperation) {
+  auto store = FileStore::open(path_);
+  store->set("a", "1");
+  std::filesystem::remove(path_);
+  const std::vector<std::function<void()>> operations = {[&] { store->multi_set({"x"}, {"1"}); },
+                                                         [&] { store->delete_key("absent"); },
+                                                         [&] { store->compare_set("absent", "e", "d"); },
+                                                         [&] { store->add("n", 1); },
+                                                         [&] { store->append("a", "x"); },
+                                                         [&] { store->queue_push("q", "x"); },
+                                                         [&] { (void)store->queue_pop("q", false); },
+                                                         [&] { (void)store->multi_get({"a"}); },
+                                                         [&] { (void)store->check({"a"}); },
+                                                         [&] { (void)store->num_keys(); },
+                                                         [&] { (void)store->queue_len("q"); }};
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const DistError error = error_of(operations[i]);
+    EXPECT_EQ(error.kind(), ErrorKind::kStoreError) << i;
+    EXPECT_THAT(error.what(), HasSubstr("was removed while in use")) << i;
+  }
 }
 
 TEST_F(FileStoreTest, ARemovedFileEndsAWait) {
@@ -595,6 +630,29 @@ TEST_F(FileStoreTest, ParentAndChildOfAForkMayBothGoOn) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(store->get("n"), "400");
+}
+
+TEST_F(FileStoreTest, AFileThatWasReplacedIsNoneOfAForkedChild) {
+  auto store = FileStore::open(path_);
+  store->set("a", "1");
+  const std::string other = path_ + ".other";
+  std::filesystem::copy_file(path_, other);
+  FileStore::open(other)->set("more", "than the first has");
+  const pid_t child = fork();
+  if (child == 0) {
+    std::filesystem::rename(other, path_);
+    bool named = false;
+    try {
+      store->set("b", "2");
+    } catch (const DistError& error) {
+      named = std::string_view(error.what()).find("was replaced before this process, made by fork, used it") !=
+              std::string_view::npos;
+    }
+    _exit(named ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(FileStoreTest, AWatchSeesTheChangesOfOthersAtTheNextUse) {

@@ -11,6 +11,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -181,6 +182,21 @@ TEST_P(SemanticsTest, WaitThatTimesOutNamesFewOfManyKeys) {
     for (int i = 0; i < 100; ++i) keys.push_back("k" + std::to_string(i));
     const DistError error = error_of([&] { store.wait(keys, absl::ZeroDuration()); });
     EXPECT_THAT(error.what(), HasSubstr(" and 92 more"));
+    keys.resize(9);
+    EXPECT_THAT(error_of([&] { store.wait(keys, absl::ZeroDuration()); }).what(), HasSubstr(" and 1 more"));
+    keys.resize(8);
+    EXPECT_THAT(error_of([&] { store.wait(keys, absl::ZeroDuration()); }).what(),
+                AllOf(HasSubstr("k7\""), Not(HasSubstr(" more"))));
+  });
+}
+
+TEST_P(SemanticsTest, AKeyOfMoreThan80BytesIsCutInTexts) {
+  run_ranks(1, [this](int, Store& store) {
+    const std::string whole(80 - key_text("").size(), 'k');
+    EXPECT_THAT(error_of([&] { store.wait({whole}, absl::ZeroDuration()); }).what(),
+                AllOf(HasSubstr("\"" + key_text(whole) + "\""), Not(HasSubstr("..."))));
+    EXPECT_THAT(error_of([&] { store.wait({whole + "k"}, absl::ZeroDuration()); }).what(),
+                HasSubstr("...\" (81 bytes)"));
   });
 }
 
@@ -436,6 +452,8 @@ TEST_P(SemanticsTest, TheTimeoutIsTheStores) {
     EXPECT_EQ(store.timeout(), absl::Seconds(300));
     store.set_timeout(absl::InfiniteDuration());
     EXPECT_EQ(store.timeout(), absl::InfiniteDuration());
+    store.set_timeout(300 * 366 * absl::Hours(24));  // more nanoseconds than 2^63
+    EXPECT_NE(store.timeout(), absl::InfiniteDuration());
     store.set_timeout(kShort);
     EXPECT_EQ(store.timeout(), kShort);
   });

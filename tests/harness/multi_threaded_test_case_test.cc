@@ -1,6 +1,7 @@
 #include <gtest/gtest-spi.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 #include "rankloom/error.h"
 #include "rankloom/matchers.h"
@@ -422,6 +424,14 @@ TEST_P(ToFailureTest, CountsAssertionsInside) {
   EXPECT_THAT(reports, ElementsAre(HasSubstr("ranks 0-1: ")));
 }
 
+TEST(RankTraceTest, DoesNothingInAWorldOfNoFixture) {
+  const RunReport report = run_world({.world_size = 1}, [](RankContext& rank) {
+    const RankTrace trace(rank, "of nobody");
+    EXPECT_EQ(rank.rank(), 0);
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 class SetUpTest : public MultiThreadedTestCase {
  protected:
   int world_size() const override { return 2; }
@@ -430,7 +440,10 @@ class SetUpTest : public MultiThreadedTestCase {
     options.recorded_calls = 17;
     return options;
   }
-  void set_up_rank(RankContext& rank) override { log("set up", rank); }
+  void set_up_rank(RankContext& rank) override {
+    log("set up", rank);
+    if (fail_in_set_up) ASSERT_TRUE(false) << "no set-up";
+  }
   void tear_down_rank(RankContext& rank) override {
     log("tear down", rank);
     if (fail_in_tear_down) throw std::runtime_error("cannot tear down");
@@ -440,6 +453,7 @@ class SetUpTest : public MultiThreadedTestCase {
   void log(const std::string& what, RankContext& rank) { log_.add(std::to_string(rank.rank()) + " " + what); }
 
   Shared<std::string> log_;
+  bool fail_in_set_up = false;
   bool fail_in_tear_down = false;
   bool wait_in_tear_down = false;
 };
@@ -451,6 +465,13 @@ TEST_P(SetUpTest, RunsAroundTheBodyOnEachRank) {
     EXPECT_EQ(rank.world().options().recorded_calls, 17);
   });
   EXPECT_THAT(log_.values(), ElementsAre("0 run", "0 set up", "0 tear down", "1 run", "1 set up", "1 tear down"));
+}
+
+TEST_P(SetUpTest, ABodyIsLeftOutBehindASetUpThatFails) {
+  fail_in_set_up = true;
+  EXPECT_THAT(reports_of([&] { run_ranks(1, [this](RankContext& rank) { log("run", rank); }); }),
+              ElementsAre(HasSubstr("no set-up")));
+  EXPECT_THAT(log_.values(), ElementsAre("0 set up", "0 tear down"));
 }
 
 TEST_P(SetUpTest, TearsDownAFailedRankInAnAbortedWorld) {
@@ -488,11 +509,80 @@ TEST_P(SeedsTest, RunsTheBodyUnderEachSeed) {
                                      "seeded:3", "fifo"));
 }
 
+TEST_P(SeedsTest, ABodyThatThrowsNamesItsSeedAndEndsTheRound) {
+  int rounds = 0;
+  const auto reports = reports_of([&] {
+    EXPECT_THROW(seeds(
+                     3,
+                     [&] {
+                       ++rounds;
+                       throw std::runtime_error("no disk");
+                     },
+                     /*first=*/5),
+                 std::runtime_error);
+  });
+  EXPECT_EQ(rounds, 1);
+  EXPECT_THAT(reports, ElementsAre(HasSubstr("threw in schedule seeded:5 (1 of at most 3); run it again: ")));
+  const std::string own = GetParam() == EngineKind::kFibers ? "fifo" : "free";
+  EXPECT_EQ(run_ranks(1, [](RankContext&) {}).schedule, own);
+}
+
+// A fixture whose options name a schedule themselves.
+class FifoSeedsTest : public MultiThreadedTestCase {
+  WorldOptions options() const override {
+    WorldOptions options = MultiThreadedTestCase::options();
+    options.schedule = Schedule::fifo();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, FifoSeedsTest, every_engine(), engine_name);
+
+TEST_P(FifoSeedsTest, SeedsGoBeforeTheFixturesOptions) {
+  std::vector<std::string> schedules;
+  seeds(2, [&] { schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule); });
+  schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule);
+  EXPECT_THAT(schedules, ElementsAre("seeded:1", "seeded:2", "fifo"));
+}
+
+TEST_P(SeedsTest, AnAssertionSaysWhyNoTraceIsThere) {
+  const auto reports = reports_of([&] {
+    run_ranks({.world_size = 2, .schedule = Schedule::seeded(3), .trace_limit = 1}, [](RankContext& rank) {
+      for (int i = 0; i < 5; ++i) rank.yield();
+      EXPECT_TRUE(false) << "planned";
+    });
+  });
+  EXPECT_THAT(reports, ElementsAre(AllOf(HasSubstr("no trace was kept: the run made more than 1 choice"),
+                                         testing::Not(HasSubstr("replay it: ")))));
+}
+
+TEST_P(SeedsTest, NotesOfAGoodRunArePrinted) {
+  testing::internal::CaptureStdout();
+  run_ranks(1, [](RankContext& rank) { rank.world().note("left behind"); });
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("note: left behind\n"));
+}
+
 TEST_P(SeedsTest, BeginsWhereItIsTold) {
   std::vector<std::string> schedules;
   seeds(
       2, [&] { schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule); }, /*first=*/40);
   EXPECT_THAT(schedules, ElementsAre("seeded:40", "seeded:41"));
+}
+
+// One round, whose other runs are made as they were when that one failed.
+TEST_P(SeedsTest, ObeysAnEnvironmentThatMeansOneRunOfTheRound) {
+  const auto restore = absl::MakeCleanup([] {
+    unsetenv("RANKLOOM_REPLAY_RUN");
+    unsetenv("RANKLOOM_SEED");
+  });
+  setenv("RANKLOOM_REPLAY_RUN", "2", 1);
+  setenv("RANKLOOM_SEED", "7", 1);
+  std::vector<std::string> schedules;
+  seeds(3, [&] {
+    schedules.push_back(run_ranks(2, [](RankContext&) {}).schedule);
+    schedules.push_back(run_ranks({.world_size = 1, .schedule = Schedule::fifo()}, [](RankContext&) {}).schedule);
+    schedules.push_back(run_ranks({.world_size = 1, .schedule = Schedule::fifo()}, [](RankContext&) {}).schedule);
+  });
+  EXPECT_THAT(schedules, ElementsAre("seeded:7", "seeded:7", "fifo"));
 }
 
 TEST_P(SeedsTest, SchedulesDifferAndRepeat) {

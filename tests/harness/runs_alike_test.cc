@@ -1,10 +1,12 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 #include "rankloom/process_group.h"
 #include "rankloom/testing.h"
@@ -46,6 +48,31 @@ TEST_P(RunsAlikeTest, TakesASeedOfItsOwnIfNoScheduleIsGiven) {
   const testing::AssertionResult alike = runs_alike({.world_size = 3, .engine = GetParam(), .seed = 9}, meet);
   EXPECT_TRUE(alike);
   EXPECT_THAT(alike.message(), HasSubstr("seeded:9"));
+}
+
+TEST_P(RunsAlikeTest, TakesSeedOneIfNeitherIsGiven) {
+  EXPECT_THAT(runs_alike({.world_size = 3, .engine = GetParam()}, meet).message(), HasSubstr("seeded:1"));
+}
+
+TEST_P(RunsAlikeTest, NamesTheAssertionThatFailedInOneOfThem) {
+  int runs = 0;
+  const testing::AssertionResult alike =
+      runs_alike({.world_size = 1, .engine = GetParam(), .schedule = Schedule::seeded(1)},
+                 [&](RankContext&) { EXPECT_EQ(++runs, 1) << "in the second"; });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(),
+              AllOf(HasSubstr("failed assertions: first run: nothing; second run: "), HasSubstr("in the second")));
+}
+
+TEST_P(RunsAlikeTest, ComparesAllChoicesWhateverATraceMayHave) {
+  int runs = 0;
+  WorldOptions options = seeded(1);
+  options.trace_limit = 1;
+  const testing::AssertionResult alike = runs_alike(options, [&](RankContext& rank) {
+    if (rank.rank() == 1 && ++runs == 2) rank.store().add("only in the second run", 1);
+    meet(rank);
+  });
+  EXPECT_THAT(alike.message(), ContainsRegex("choices: step [0-9]+: first run: "));
 }
 
 TEST_P(RunsAlikeTest, NamesRankAndSiteOfAChoiceThatDiffers) {
@@ -113,6 +140,26 @@ TEST_P(RunsAlikeTest, NamesTheKeyWhoseValueDiffers) {
 TEST_P(RunsAlikeTest, ReportsFailedAssertionsOnce) {
   EXPECT_NONFATAL_FAILURE(EXPECT_TRUE(runs_alike(seeded(1), [](RankContext&) { EXPECT_TRUE(false) << "both times"; })),
                           "ranks 0-2: ");
+}
+
+// Both runs are one for RANKLOOM_REPLAY_RUN.
+TEST_P(RunsAlikeTest, ObeysAnEnvironmentThatMeansIt) {
+  const auto restore = absl::MakeCleanup([] {
+    unsetenv("RANKLOOM_REPLAY_RUN");
+    unsetenv("RANKLOOM_SEED");
+  });
+  setenv("RANKLOOM_SEED", "77", 1);
+  const auto schedules = [this] {
+    std::vector<std::string> seen;
+    EXPECT_TRUE(runs_alike(seeded(1), [&](RankContext& rank) {
+      if (rank.rank() == 0) seen.push_back(rank.world().options().schedule.text());
+    }));
+    return seen;
+  };
+  setenv("RANKLOOM_REPLAY_RUN", "2", 1);
+  EXPECT_THAT(schedules(), testing::ElementsAre("seeded:1", "seeded:1"));
+  EXPECT_THAT(schedules(), testing::ElementsAre("seeded:77", "seeded:77"));
+  EXPECT_THAT(schedules(), testing::ElementsAre("seeded:1", "seeded:1"));
 }
 
 TEST(RunsAlike, RefusesTheFreeGear) {

@@ -137,7 +137,8 @@ TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
   };
   run_world(options, [&](RankContext& rank) {
     for (int64_t seq = 0; seq < 4; ++seq) {
-      for (const char* group : {"f", "g"}) rank.world().scheduler().point({.what = "call", .group = group, .seq = seq});
+      for (const char* group : {"f", "g"})
+        rank.world().scheduler().point_before_call({.what = "call", .group = group, .seq = seq});
       done[static_cast<size_t>(rank.rank())] = seq;
     }
   }).throw_if_failed();
@@ -165,7 +166,8 @@ TEST(BreakDeathTest, WithoutAHookItIsATrapThatSaysWhere) {
   options.break_at = Schedule::BreakPoint{.rank = 1, .group = "0", .seq = 3};
   const auto program = [](RankContext& rank) {
     for (int64_t seq = 0; seq < 5; ++seq) {
-      rank.world().scheduler().point({.what = "barrier", .code = {"dir/job.cc", 9}, .group = "0", .seq = seq});
+      rank.world().scheduler().point_before_call(
+          {.what = "barrier", .code = {"dir/job.cc", 9}, .group = "0", .seq = seq});
     }
   };
   EXPECT_EXIT(run_world(options, program), testing::KilledBySignal(SIGTRAP),

@@ -7,9 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "rankloom/sync.h"
 #include "rankloom/world.h"
 #include "tests/error_of.h"
 #include "tests/temp_dir.h"
@@ -212,6 +215,37 @@ TEST_P(RunFileTest, KeepsTheLastOperationsOnly) {
   EXPECT_EQ(kept.last[0].got.shown, "8");
   EXPECT_EQ(kept.last[2].got.shown, "10");
   EXPECT_THAT(run_file_text(report), HasSubstr("operations on the store: 7 of 10 are gone"));
+}
+
+// An operation of a helper that others overtake: its end is its own, or nobody's once its place is another's.
+TEST_P(RunFileTest, AnOperationThatEndsLateIsNoOther) {
+  for (const int overtake : {2, 3}) {
+    WorldOptions asked = options(1);
+    asked.keep_run = true;
+    asked.recorded_calls = 3;
+    const RunReport report = run(asked, [&](RankContext& rank) {
+      Store& store = rank.store();
+      const auto begun = std::make_shared<Latch>(1), ended = std::make_shared<Latch>(1);
+      rank.world().spawn_helper([&store, begun, ended] {
+        begun->count_down();
+        (void)store.get("k");
+        ended->count_down();
+      });
+      begun->wait();
+      rank.sleep_for(absl::Milliseconds(deterministic() ? 1 : 100));  // the helper has come to its wait
+      for (int i = 1; i < overtake; ++i) store.add("n", 1);
+      store.set("k", "v");
+      ended->wait();
+    });
+    ASSERT_NE(report.kept, nullptr);
+    const OperationLog::StoreOperations& kept = report.kept->ranks[0].store;
+    EXPECT_EQ(kept.made, overtake + 1);
+    ASSERT_EQ(kept.last.size(), 3U);
+    for (const StoreOperation& operation : kept.last) EXPECT_EQ(operation.state, StoreOperation::State::kDone);
+    EXPECT_EQ(kept.last[2].got.bytes, -1);  // the set
+    EXPECT_EQ(kept.last[1].got.shown, absl::StrCat(overtake - 1));
+    EXPECT_EQ(kept.last[0].got.shown, overtake == 2 ? "v" : "1");
+  }
 }
 
 TEST_P(RunFileTest, KeepsNothingOfTheStoreUnlessAsked) {

@@ -106,7 +106,15 @@ TEST_F(FakeCollectivesTest, RefusesSplitsThatAreNotAllRows) {
           ErrorKind::kInvalidArgument,
           HasSubstr("rank 0, group 0, all_to_all_single seq 1: input_splits add up to 1 + 1, want dimension "
                     "0 of input = 3 [fake_group_test.cc:")));
+  // Splits may come from what other members sent, which a fake group does not know: the own part is not compared.
   pg->all_to_all_single(square(out), square(x_), {1, 2}, {2, 1}).wait();
+}
+
+TEST_F(FakeCollectivesTest, ARootThatIsNoneOfAHugeGroupIsRefusedAtOnce) {
+  auto pg = make_fake_process_group({.rank = 0, .world_size = 2'000'000'000});
+  EXPECT_THAT([&] { (void)pg->broadcast(square(x_), 2'000'000'000); },
+              ThrowsDistError(ErrorKind::kInvalidArgument,
+                              HasSubstr("root is 2000000000, want 0 <= root < size = 2000000000 [")));
 }
 
 TEST_F(FakeCollectivesTest, SendsAndReceives) {
@@ -331,6 +339,8 @@ TEST(FakeWorldTest, MakesMeshesFromOwnCoordinates) {
   EXPECT_EQ(mesh.get_group("dp")->global_rank(3), tp + 3 * (1 << 20));
   EXPECT_EQ(mesh.get_group("dp")->global_rank(), 1'034'567'890);
   EXPECT_EQ(mesh.get_group("tp")->group()->group_rank(dp * (1 << 20) - 1), -1);
+  EXPECT_EQ(mesh.get_group("tp")->group()->group_rank(dp * (1 << 20) - 2), -1);
+  EXPECT_EQ(mesh.get_group("tp")->group()->group_rank((dp + 1) * (1 << 20)), -1);
   EXPECT_EQ(mesh.get_group("dp")->group()->group_rank(tp + 1), -1);
   // Groups of groups.
   const DeviceMesh part = init_device_mesh(mesh.get_group("dp"), {2, 1 << 9}, {"replicate", "shard"});

@@ -620,6 +620,26 @@ TEST_P(CoalescingTest, RefusesMisuse) {
   });
 }
 
+// The shortest timeout of a call, wherever it stands in the block; but the end's own goes before all.
+TEST_P(CoalescingTest, TheTimeoutIsTheShortestOrTheEnds) {
+  for (const bool of_end : {false, true}) {
+    run(2, [&](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<int32_t> x = {1, 2};
+      std::vector<int32_t> y = {3, 4};
+      if (rank.rank() != 0) return rank.store().wait({"late"});
+      pg->start_coalescing();
+      (void)pg->all_reduce(x, ReduceOp::kSum, {.timeout = absl::Milliseconds(5)});
+      (void)pg->recv(y, 1, 0, {.timeout = absl::Milliseconds(3)});
+      Work work = of_end ? pg->end_coalescing({.timeout = absl::Milliseconds(9)}) : pg->end_coalescing();
+      EXPECT_THAT([&] { work.wait(); },
+                  ThrowsDistError(ErrorKind::kTimeout, HasSubstr(of_end ? "timed out after 9ms waiting for rank 1"
+                                                                        : "timed out after 3ms waiting for rank 1")));
+      rank.store().set("late", "");
+    });
+  }
+}
+
 TEST_P(CoalescingTest, RecordsPartsAndTheWhole) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

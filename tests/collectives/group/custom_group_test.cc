@@ -298,6 +298,37 @@ TEST_P(WorkTest, APromiseOfARankThatIsNoneIsRefused) {
           absl::StrCat("InvalidArgument: Promise: rank ", owner, " of a world of 2, want 0 to 1, or -1 for none"));
     }
   });
+  EXPECT_EQ(error_of([] { Promise promise(nullptr, -2); }, ErrorKind::kInvalidArgument),
+            "InvalidArgument: Promise: rank -2, want 0 or more, or -1 for none");
+}
+
+// For all, whichever fail; the first error in the list is thrown then.
+TEST_P(WorkTest, WaitAllWaitsForWhatComesBehindAFailure) {
+  run(2, [&](RankContext& rank) {
+    static std::vector<Promise>* promises = nullptr;
+    std::vector<Promise> made;
+    if (rank.rank() == 0) {
+      for (int i = 0; i < 3; ++i) made.emplace_back(&rank.world().scheduler(), 0);
+      promises = &made;
+      made[0].set_error(make_error(ErrorKind::kCollectiveError, "first"));
+      made[2].set_error(make_error(ErrorKind::kCollectiveError, "last"));
+      rank.store().set("made", "");
+      std::vector<Work> works;
+      for (const Promise& promise : made) works.push_back(promise.work());
+      const absl::Duration began = rank.now();
+      EXPECT_EQ(error_of([&] { wait_all(works); }, ErrorKind::kCollectiveError), "CollectiveError: first");
+      EXPECT_TRUE(works[1].is_completed());
+      if (deterministic()) {
+        EXPECT_EQ(rank.now() - began, absl::Milliseconds(5));
+      }
+      rank.store().wait({"set"});
+    } else {
+      rank.store().wait({"made"});
+      rank.sleep_for(absl::Milliseconds(5));
+      (*promises)[1].set_value();
+      rank.store().set("set", "");
+    }
+  });
 }
 
 TEST_P(WorkTest, APromiseThatFailsThrowsItsError) {

@@ -161,6 +161,11 @@ TEST_P(DeviceMeshTest, RefusesWrongArguments) {
           (void)mesh.slice({"tp", "dp"});
         },
         name + "slice: the names are tp, dp, want each once and in the order of the mesh");
+    refuses(
+        [&] {
+          (void)mesh.slice({"dp", "dp"});
+        },
+        name + "slice: the names are dp, dp, want each once and in the order of the mesh");
     refuses([&] { (void)init_device_mesh(pg, {4}).get_group("dp"); },
             "[4]: its dimensions have no names, one was asked for as dp");
   });

@@ -613,6 +613,34 @@ TEST_P(GroupsTest, AsksTheCallerForGroupsOfABackendThatMakesNone) {
   });
 }
 
+TEST_P(GroupsTest, TheYoungestGroupIsLeftFirst) {
+  class Leaving final : public ProcessGroup {
+   public:
+    Leaving(RankContext* context, std::shared_ptr<const Group> group, std::vector<std::string>* left)
+        : ProcessGroup(*context, std::move(group)), left_(left) {}
+    absl::StatusOr<Work> execute(CollectiveCall&& call) override {
+      if (call.way.request != nullptr) internal::make_groups_alone(call.way.request, ProcessGroup::rank());
+      return Work();
+    }
+    void leave() override { left_->push_back(group_name()); }
+
+   private:
+    std::vector<std::string>* const left_;
+  };
+  std::vector<std::string> left;
+  run(1, [&](RankContext& rank) {
+    const auto make = [&](RankContext& context,
+                          const std::shared_ptr<const Group>& group) -> std::shared_ptr<ProcessGroup> {
+      return std::make_shared<Leaving>(&context, group, &left);
+    };
+    auto pg = init_process_group(rank, {.make = make});
+    auto a = pg->new_group({.make = make, .name = "a"});
+    auto b = pg->new_group({.make = make, .name = "b"});
+    destroy_process_group(pg);
+  });
+  EXPECT_THAT(left, ElementsAre("b", "a", "0"));
+}
+
 TEST_P(GroupsTest, RefusesABackendThatMakesNullForAGroup) {
   class Nobody final : public ProcessGroup {
    public:
@@ -794,6 +822,18 @@ TEST_P(GroupsTest, ACallThatWaitsForItsTurnWhileTheGroupIsDestroyedIsRefused) {
 }
 
 // The number of a call that was refused is that of the next one, though a helper has made another call meanwhile.
+// Also a group of one compares what it gives itself.
+TEST_P(GroupsTest, TheOnlyMemberMustFitItself) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto alone = pg->new_group({1});
+    if (alone == nullptr) return;
+    std::vector<float> given = {1, 2}, wide(8);
+    alone->all_to_all_single(wide, given).wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("rank 1 sends 2 rows to rank 1, which expects 8"));
+}
+
 TEST_P(GroupsTest, TheNumberOfARefusedCallIsTakenByTheNext) {
   if (!deterministic()) return;  // a handle is one thread's at a time
   WorldOptions options = this->options(2);

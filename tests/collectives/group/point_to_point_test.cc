@@ -144,8 +144,18 @@ TEST_P(PointToPointTest, MovesAnEmptyTensor) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
     std::vector<float> nothing;
-    if (rank.rank() == 0) pg->send(nothing, 1).wait();
-    if (rank.rank() == 1) pg->recv(nothing, 0).wait();
+    // A send without bytes waits for its receiver, as any other.
+    if (rank.rank() == 0) {
+      Work sent = pg->send(nothing, 1);
+      EXPECT_FALSE(sent.is_completed());
+      rank.store().set("looked", "");
+      sent.wait();
+    } else {
+      rank.store().wait({"looked"});
+      Work got = pg->recv(nothing, 0);
+      got.wait();
+      EXPECT_EQ(got.source(), 0);
+    }
   });
 }
 
@@ -332,6 +342,28 @@ TEST_P(PointToPointTest, GivesASendToTheRecvThatWasPostedFirst) {
       named.wait();
       EXPECT_EQ(a[0], 1);
       EXPECT_EQ(b[0], 2);
+    } else {
+      rank.store().wait({"posted"});
+      pg->send(a, 1).wait();
+      pg->send(b, 1).wait();
+    }
+  });
+}
+
+TEST_P(PointToPointTest, GivesASendToANamedRecvThatWasPostedBeforeAnAnySource) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::array<int32_t, 1> a = {1};
+    std::array<int32_t, 1> b = {2};
+    if (rank.rank() == 1) {
+      a = b = {0};
+      Work named = pg->recv(b, 0);
+      Work any = pg->recv_any(a);
+      rank.store().set("posted", "");
+      named.wait();
+      any.wait();
+      EXPECT_EQ(b[0], 1);
+      EXPECT_EQ(a[0], 2);
     } else {
       rank.store().wait({"posted"});
       pg->send(a, 1).wait();

@@ -780,6 +780,9 @@ TEST_P(DeviceTest, RefusesMisuse) {
         error_of([&] { mine.wait_event(other.record()); }),
         who + ", stream mine: wait_event: the event is one of another kind of stream, want one of this kind of device" +
             here());
+    EXPECT_EQ(
+        error_of([&] { other.wait_event(mine.record()); }),
+        who + ", stream stream: wait_event: the event is one of another kind of stream, want a SimStream's" + here());
     std::vector<float> x = {1};
     std::vector<float> y = {1, 2};
     pg->start_coalescing();

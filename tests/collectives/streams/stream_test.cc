@@ -130,6 +130,17 @@ TEST_P(StreamTest, AKernelThatThrowsMarksTheStreamFailed) {
   });
 }
 
+TEST_P(StreamTest, TheFirstFailureStays) {
+  run(1, [](RankContext& rank) {
+    SimStream stream(rank, "compute");
+    stream.launch([] { throw std::runtime_error("one"); }, "a");
+    stream.launch([] { throw std::runtime_error("two"); }, "b");
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }), testing::HasSubstr("a threw: one"));
+    EXPECT_THAT(std::string(stream.status().message()),
+                testing::AllOf(testing::HasSubstr("one"), testing::Not(testing::HasSubstr("two"))));
+  });
+}
+
 TEST_P(StreamTest, AKernelMayThrowAnything) {
   run(1, [](RankContext& rank) {
     SimStream stream(rank, "compute");

@@ -1380,8 +1380,10 @@ TEST_P(OutlivesTest, UnmatchedCallsThatAreAlikeShareANote) {
     if (rank.rank() == 0) return;
     for (int i = 0; i < 3; ++i) (void)pg->all_reduce(*x, ReduceOp::kSum, kept(x));
     (void)pg->barrier({.keep_alive = x});
+    for (int i = 0; i < 2; ++i) (void)pg->broadcast(*x, 0, kept(x));
   });
-  ASSERT_EQ(report.notes.size(), 2U) << report.text();
+  ASSERT_EQ(report.notes.size(), 3U) << report.text();
+  EXPECT_THAT(report.notes[2], HasSubstr("broadcast seq 5: rank 0 never came, nor to the one after it ["));
   EXPECT_THAT(
       report.notes[0],
       StartsWith("rank 1, group 0, all_reduce seq 1: rank 0 never came, nor to the 2 after it [abort_test.cc:"));

@@ -325,6 +325,27 @@ TEST_P(SwitchTest, ARunStopsBeforeACollectiveOfARank) {
   EXPECT_EQ(seq, 1);  // the second call is not made yet
 }
 
+// Messages are numbered apart: neither their calls nor their waits are that collective.
+TEST_P(SwitchTest, ARunStopsAtNoMessage) {
+  WorldOptions world = options(2);
+  world.break_at = Schedule::BreakPoint{.rank = 1, .group = "0", .seq = 1};
+  std::vector<std::string> stops;
+  bool received = false;
+  world.on_break = [&] { stops.push_back(received ? "at the barrier" : "before the recv was done"); };
+  run(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank()};
+    if (rank.rank() == 0) {
+      pg->send(x, 1).wait();
+    } else {
+      pg->recv(x, 0).wait();
+      received = true;
+    }
+    pg->barrier().wait();
+  });
+  EXPECT_THAT(stops, testing::ElementsAre("at the barrier"));
+}
+
 // Traces that no run could have left.
 TEST(ReplayOfNoRun, EndsInAnErrorThatSaysSo) {
   const auto program = [](RankContext& rank) {

@@ -358,6 +358,23 @@ TEST_P(PlacedCallsTest, AnotherTimeoutOfTheGroupIsOfTheNextCall) {
   EXPECT_THAT(report.text(), testing::HasSubstr("7ms"));
 }
 
+TEST_P(PlacedCallsTest, AnotherWarningOfTheGroupIsOfTheNextCall) {
+  if (!deterministic()) GTEST_SKIP() << "virtual time";
+  WorldOptions options = this->options(2);
+  std::vector<std::string> warnings;
+  options.on_warning = [&](const std::string& text) { warnings.push_back(text); };
+  run(options, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(2, static_cast<float>(rank.rank()));
+    for (int i = 0; i < 6; ++i) {
+      if (i == 5 && rank.rank() == 0) pg->set_warn_after(absl::Milliseconds(7));
+      if (i == 5 && rank.rank() == 1) rank.sleep_for(absl::Seconds(2));
+      pg->all_reduce(x).wait();
+    }
+  });
+  EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr("all_reduce seq 6: has waited 7ms for rank 1")));
+}
+
 TEST_P(PlacedCallsTest, RecordsHaveEachCallsOwnLineAndShape) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -1,7 +1,9 @@
 // When members of broadcast, scatter, reduce and gather are done: together, each by itself, or as the schedule says.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -151,6 +153,38 @@ TEST_P(RootedTest, EagerBytesCoverWhatRootedCallsGive) {
     pg->broadcast(x, 0).wait();
     EXPECT_THAT(x, ElementsAre(1, 2));
     if (rank.rank() == 0) rank.store().set("through", "1");
+  });
+}
+
+// Of all parts of a scatter together; and nothing is covered where eager_bytes is 0, nor what has no bytes at all.
+TEST_P(RootedTest, EagerBytesCoverNoMore) {
+  WorldOptions options = this->options(2);
+  options.poison = false;
+  const auto waits_for_the_other = [&](size_t eager_bytes, const std::function<Work(ProcessGroup&)>& call) {
+    SCOPED_TRACE(eager_bytes);
+    run(options, [&](RankContext& rank) {
+      const auto pg = init_process_group(rank, {.eager_bytes = eager_bytes});
+      if (rank.rank() == 1) rank.store().wait({"looked"});
+      Work work = call(*pg);
+      if (rank.rank() == 0) {
+        EXPECT_FALSE(work.is_completed());
+        rank.store().set("looked", "");
+      }
+      work.wait();
+    });
+  };
+  waits_for_the_other(8, [](ProcessGroup& pg) {
+    static std::array<std::array<int32_t, 3>, 2> x;
+    return pg.broadcast(x[static_cast<size_t>(pg.rank())], 0);
+  });
+  waits_for_the_other(8, [](ProcessGroup& pg) {
+    static std::array<std::array<int32_t, 2>, 2> out, in;
+    return pg.scatter(out[static_cast<size_t>(pg.rank())],
+                      pg.rank() == 0 ? std::vector<TensorView>{in[0], in[1]} : std::vector<TensorView>(), 0);
+  });
+  waits_for_the_other(0, [](ProcessGroup& pg) {
+    static std::vector<float> nothing;
+    return pg.broadcast(nothing, 0);
   });
 }
 

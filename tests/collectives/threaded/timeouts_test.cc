@@ -513,6 +513,22 @@ TEST_P(TimeoutsTest, MonitoredBarrierIsADeadlockWithoutATimeout) {
               HasSubstr("ranks 0, 2 wait in monitored_barrier seq 1 last for rank 1 (returned) [group 0, "));
 }
 
+// A member that waits for all ranks waits for as long as the group does, if not told otherwise, and the others with it.
+TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllHasTheGroupsTimeout) {
+  if (!deterministic()) return;
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->set_timeout(absl::Seconds(10));
+    if (rank.rank() == 2) {
+      rank.sleep_for(absl::Seconds(8));
+      return pg->monitored_barrier();
+    }
+    pg->monitored_barrier(rank.rank() == 0 ? std::optional<absl::Duration>() : absl::Seconds(5),
+                          /*wait_all_ranks=*/true);
+    EXPECT_EQ(rank.now(), absl::Seconds(8));
+  });
+}
+
 // A call's own timeout is one of its wait: it counts from there, however old the call is by then, and a call that
 // nobody waits for has none.
 TEST_P(TimeoutsTest, OfACallBeginsWithItsWait) {

@@ -356,6 +356,26 @@ TEST_P(PollsTest, AWatchedIsStillChangedByARankOnItsWayOut) {
   EXPECT_EQ(gathered.get(), 1 + 3);
 }
 
+// A thousand changes; then the cause, so that a loop that waits by asking ends, too.
+TEST_P(PollsTest, AWatchedIsStillChangedAThousandTimesAfterAnAbort) {
+  Watched<int> gathered;
+  const RunReport report = run_to_failure(2, [&](RankContext& rank) {
+    if (rank.rank() == 1) {
+      rank.store().wait({"here"});
+      throw std::runtime_error("no more");
+    }
+    try {
+      rank.store().set("here", "");
+      rank.store().wait({"never"});
+    } catch (const DistError&) {
+      for (int i = 0; i < 1'000; ++i) gathered.update([](int& sum) { ++sum; });
+    }
+    gathered.update([](int& sum) { ++sum; });
+  });
+  EXPECT_THAT(report.text(), StartsWith("rank 1 failed: no more (std::runtime_error)\nrank 0 stopped for it"));
+  EXPECT_EQ(gathered.get(), 1'000);
+}
+
 TEST_P(PollsTest, OfSharedObjectsThatNobodyChangesAreNamed) {
   if (!deterministic()) return;
   WorldOptions stuck = options(2);

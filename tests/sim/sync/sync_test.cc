@@ -316,6 +316,72 @@ TEST_P(SyncTest, WaitForEndsByTheClockOfTheWorld) {
   EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
 }
 
+// One at a time, in the order in which they came.
+TEST_P(SyncTest, NotifyOneWakesTheOneThatCameFirst) {
+  auto scheduler = make(4);
+  Mutex mu;
+  CondVar turn;
+  std::vector<int> came, went;
+  const auto wait_until = [&](const std::vector<int>& list, size_t size) {
+    for (;;) {
+      {
+        MutexLock lock(&mu);
+        if (list.size() >= size) return;
+      }
+      (void)scheduler->sleep({.what = "sleep"}, absl::Milliseconds(1));
+    }
+  };
+  scheduler->run([&](int rank, Task&) {
+    if (rank > 0) {
+      MutexLock lock(&mu);
+      came.push_back(rank);
+      turn.wait(&mu);
+      went.push_back(rank);
+      return;
+    }
+    wait_until(came, 3);
+    for (size_t i = 1; i <= 3; ++i) {
+      {
+        MutexLock lock(&mu);
+        turn.notify_one();
+      }
+      wait_until(went, i);
+      (void)scheduler->sleep({.what = "sleep"}, absl::Milliseconds(1));
+      MutexLock lock(&mu);
+      EXPECT_EQ(went.size(), i);
+    }
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+  EXPECT_EQ(went, came);
+}
+
+// A condition that holds when the time is up counts, whether or not anybody has said so.
+TEST_P(SyncTest, WaitForLooksOnceMoreWhenItsTimeIsUp) {
+  auto scheduler = make(2);
+  scheduler->run([&](int, Task&) {
+    Mutex mu;
+    CondVar never;
+    int looks = 0;
+    MutexLock lock(&mu);
+    EXPECT_TRUE(never.wait_for(&mu, absl::Milliseconds(3), [&] { return ++looks > 1; }));
+    EXPECT_EQ(looks, 2);
+  });
+  EXPECT_TRUE(scheduler->abort_cause().ok()) << scheduler->abort_cause();
+}
+
+TEST_P(SyncTest, ALatchOfZeroIsOpen) {
+  auto scheduler = make(1);
+  std::string error;
+  scheduler->run([&](int, Task&) {
+    Latch open(0);
+    EXPECT_TRUE(open.try_wait());
+    open.wait();
+    open.count_down(0);
+    error = error_of([&] { open.count_down(); }, ErrorKind::kInvalidArgument);
+  });
+  EXPECT_THAT(error, HasSubstr("n is 1, want 0 <= n <= what is left = 0"));
+}
+
 // The rank that waited is without the mutex if its holder never lets go; its lock's end is harmless.
 TEST_P(SyncTest, AnAbortEndsEveryWait) {
   auto scheduler = make(4);
