@@ -254,11 +254,15 @@ void KeyTable::deliver_filed() {
       task->scheduler->point(Site{.what = "store watch"});
     if (record != nullptr) record->enter_memory(event.watch.rank);
     std::exception_ptr thrown;
+    Task* const task = Task::current();
+    const int outer = task != nullptr ? task->for_rank : -1;
+    if (task != nullptr) task->for_rank = event.watch.world.has(task) ? event.watch.rank : -1;
     try {
       (*event.watch.callback)(event.before, event.after);
     } catch (...) {
       thrown = handled_exception();
     }
+    if (task != nullptr) task->for_rank = outer;
     if (record != nullptr) record->leave_memory(event.watch.rank);
     if (thrown != nullptr && !is_others_failure(event.watch, thrown) && own == nullptr) own = thrown;
     thrown = nullptr;  // an exception's destructor may use the store

@@ -53,6 +53,9 @@ void RankReporter::ReportTestPartResult(const testing::TestPartResult& result) {
   const LibraryScope library;
   if (result.passed()) return;  // SUCCEED()
   RankContext* rank = RankContext::current();
+  // A watch of the store runs as the rank that changed the key, and is the other one's.
+  if (rank != nullptr && Task::current()->for_rank >= 0)
+    rank = &state_of(rank->world()).context(Task::current()->for_rank);
   // Held: the run of a thread that reports may end meanwhile.
   std::shared_ptr<RankFailures> failures = rank != nullptr ? RankFailures::of(rank->world()) : nullptr;
   if (failures == nullptr) {

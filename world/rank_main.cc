@@ -99,6 +99,22 @@ void end_if_forked(const Scheduler& run) {
     end_forked_copy();
 }
 
+constexpr std::string_view kGroupFailedBefore = ": the group failed before: ";
+
+// The call that a rank left by, where that is a later one than the failure of its group, `first`, which it had caught.
+std::string later_call(const std::exception_ptr& exception, const absl::Status& first) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const DistError& error) {
+    const std::string_view text = error.what();
+    const size_t call = text.find(kGroupFailedBefore);
+    if (call == std::string_view::npos || error.status() == first) return "";
+    return absl::StrCat("; caught, and then ", sv(text.substr(0, call)));
+  } catch (...) {
+    return "";
+  }
+}
+
 }  // namespace
 
 void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
@@ -182,8 +198,9 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
       return;
     }
     failed = blame->rank;
+    const std::string later = failed == rank ? later_call(failure, blame->status) : "";
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
-    text = exception_text(failed, failure, absl::OkStatus(), &relayed);
+    text = exception_text(failed, failure, absl::OkStatus(), &relayed) + later;
     relayed = false;
   } else if (!relayed && needs_place(failure, text)) {
     if (const std::vector<std::string> last = context(rank).recorder().last_calls(1); !last.empty())

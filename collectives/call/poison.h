@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "rankloom/tensor.h"
 
@@ -10,6 +11,10 @@ namespace rankloom::internal {
 
 // Whether two tensors share a byte.
 bool overlap(const TensorView& a, const TensorView& b);
+
+inline std::string_view memory_of(const TensorView& tensor) {
+  return {static_cast<const char*>(tensor.data()), tensor.bytes()};
+}
 
 // Notices a change of the bytes; no defence against an attack.
 uint64_t checksum(const TensorView& tensor);

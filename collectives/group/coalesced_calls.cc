@@ -116,12 +116,12 @@ Work GroupFront::gather_call(CollectiveCall& call, const CallOptions& options, C
     gathered.collectives = true;
     call.seq = next_number();
   } else {
-    if (!std::exchange(gathered.messages, true)) ++p2p_seq_;
+    if (gathered.messages++ == 0) ++p2p_seq_;
     call.way.message_seq = p2p_seq_;
   }
   if (rank_state_ != nullptr) record(call);
-  auto part =
-      std::make_shared<PartWork>(scheduler_, rank_state_ != nullptr ? rank_state_->rank() : -1, group_->name(), call);
+  auto part = std::make_shared<PartWork>(scheduler_, rank_state_ != nullptr ? rank_state_->rank() : -1, group_->name(),
+                                         call, row.is_collective() ? -1 : gathered.messages - 1);
   gathered.parts.push_back(part);
   gathered.calls.push_back(std::move(call));
   return WorkState::handle(std::move(part));

@@ -51,6 +51,11 @@ void PartWork::let_go_of_whole() {
   state->when_done(keep(shared_from_this(), &WorkState::complete_with_another));
 }
 
+int PartWork::source() const {
+  const std::shared_ptr<WorkState> whole = message_ >= 0 && is_completed() ? this->whole() : nullptr;
+  return whole != nullptr ? whole->source_of_message(static_cast<size_t>(message_)) : -1;
+}
+
 const char* PartWork::op() const { return op_row(op_).name; }
 
 }  // namespace rankloom::internal

@@ -21,10 +21,12 @@ namespace rankloom::internal {
 // for; a part holds the whole while somebody holds the part.
 class PartWork final : public WorkState, public std::enable_shared_from_this<PartWork> {
  public:
-  PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call)
+  // `message`: the number of a send or recv among those of the block, from 0; -1: the call is a collective.
+  PartWork(Scheduler* scheduler, int rank, std::string group, const CollectiveCall& call, int message)
       : WorkState(scheduler, rank),
         group_(std::move(group)),
         op_(call.op),
+        message_(message),
         outputs_(call.outputs.begin(), call.outputs.end()) {
     holds_owners(true);  // by the whole
     ends_with_whole();
@@ -33,6 +35,7 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
   absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   absl::Status waitable() const override;
   std::vector<TensorView> result() override { return outputs_; }
+  int source() const override;
   const char* op() const override;
   std::string_view group() const override { return group_; }
 
@@ -60,6 +63,7 @@ class PartWork final : public WorkState, public std::enable_shared_from_this<Par
 
   const std::string group_;
   const OpType op_;
+  const int message_;
   const std::vector<TensorView> outputs_;
   // Whichever of issued() and dropped() comes second lets go of the whole. Until then issued() alone touches `whole_`.
   std::atomic<unsigned> came_{0};
@@ -78,7 +82,7 @@ struct Coalescing {
   bool owned_in_part = false;             // calls with tensors have none of these
   std::optional<absl::Duration> timeout;  // the shortest of the calls'
   bool collectives = false;
-  bool messages = false;
+  int messages = 0;
 };
 
 }  // namespace rankloom::internal

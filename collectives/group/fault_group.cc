@@ -256,10 +256,12 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
     if (fault.when != When::kInside) continue;
     if (absl::Status acted = act(fault, "injected, inside the call"); !acted.ok()) return acted;
   }
-  std::erase_if(faults, [](const Fault& fault) { return fault.when != When::kAfter; });
+  // Those of which `when` says nothing have struck.
+  std::erase_if(faults, [](const Fault& fault) {
+    return fault.when != When::kAfter || fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate;
+  });
   if (WorkState::of(*work) == nullptr) {  // done already
     for (const Fault& fault : faults) {
-      if (fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate) continue;
       injector_->struck(fault);
       if (absl::Status acted = act(fault, "injected, after the call"); !acted.ok()) return acted;
       if (fault.kind == Kind::kCorrupt) flip_bit(*output);

@@ -310,6 +310,8 @@ void Message::poison() {
   aside_->output.clear();
   if (sends()) {
     aside_->sum = checksum(tensor());
+    if (StepRecord* const explored = record(); explored != nullptr)
+      explored->watch_input(this, rank(), memory_of(tensor()));
     return;
   }
   const char* const bytes = static_cast<const char*>(tensor().data());
@@ -318,6 +320,7 @@ void Message::poison() {
 }
 
 bool Message::unpoison(bool failed) {
+  if (StepRecord* const explored = poisoned() ? record() : nullptr; explored != nullptr) explored->forget_inputs(this);
   // An output that holds something else was written, or freed: what it held may not go there.
   if (!failed || !poisoned() || aside_->output.empty() || !holds_poison(tensor())) return false;
   std::memcpy(tensor().data(), aside_->output.data(), aside_->output.size());

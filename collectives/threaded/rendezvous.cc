@@ -157,6 +157,9 @@ void CollectiveWork::poison() {
   });
   char* free = aside_->make_room(room);
   each_part([&](CollectiveCall& call) { free = aside_->poison(call, writes_outputs(call, group_rank_), free); });
+  if (StepRecord* const explored = record(); explored != nullptr) {
+    for (const auto& [input, sum] : aside_->sums) explored->watch_input(this, rank(), memory_of(input));
+  }
 }
 
 char* CollectiveWork::Aside::poison(CollectiveCall& call, bool writes, char* free) {
@@ -193,6 +196,7 @@ char* CollectiveWork::Aside::poison(CollectiveCall& call, bool writes, char* fre
 
 bool CollectiveWork::unpoison(bool failed) {
   if (aside_ == nullptr) return false;
+  if (StepRecord* const explored = record(); explored != nullptr) explored->forget_inputs(this);
   bool put_back = false;
   if (failed) {
     for (const Aside::Saved& saved : aside_->outputs) {

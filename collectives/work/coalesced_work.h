@@ -45,6 +45,7 @@ class CoalescedWork : public MemberWork, public std::enable_shared_from_this<Coa
   const RanksElsewhere* elsewhere() const override;
   void await_group_failure() const override;
   const std::vector<std::shared_ptr<MemberWork>>& messages() const { return messages_; }
+  int source_of_message(size_t i) const override { return i < messages_.size() ? messages_[i]->source() : -1; }
 
  private:
   void part_done(const absl::Status& status);

@@ -63,6 +63,8 @@ class WorkState : public OpenCall {
   virtual std::vector<TensorView> result() { return {}; }
   // Of a recv that is done: the rank in the group that sent. Else -1.
   virtual int source() const { return -1; }
+  // Of a coalesced block: source() of the block's i-th send or recv.
+  virtual int source_of_message(size_t /*i*/) const { return -1; }
   // The last handle went while the work was unfinished.
   virtual void dropped() noexcept {}
   // Whether dropped() does what others see.

@@ -140,6 +140,7 @@ struct Task : Kept {
   uint64_t serial = next_serial();  // of what runs as this task: another one once the object serves again
   bool adopted = false;             // a thread of the program's: a rank by World::attach(), or a helper for a call
   int late_accesses = 0;            // of Watched, after an abort; the task's own
+  int for_rank = -1;                // the rank that left a store's callback which the task runs; the task's own
 
   // deterministic gears: guarded by the scheduler's StateLock, which fibers, on one thread, do without
   State state = State::kNew;

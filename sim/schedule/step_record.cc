@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <utility>
 
 #include "sim/base/fnv.h"
 #include "sim/base/site_text.h"
+#include "sim/schedule/early_changes.h"
 
 namespace rankloom::internal {
 namespace {
@@ -89,6 +91,7 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
   ready_.clear();
   number_of_.clear();
   step_texts_.clear();
+  inputs_.clear();
   for (int rank = 0; rank < ranks; ++rank) {
     name_next_task(numbered_object(kRankTask, static_cast<uint64_t>(rank)));
     born(rank, {.rank = rank, .kind = TaskKind::kRank});
@@ -96,6 +99,7 @@ void StepRecord::begin_run(const Scheduler* scheduler, int ranks, bool threads) 
 }
 
 void StepRecord::end_run() {
+  inputs_.clear();
   end_serial_ = maker_here().made;
   if (strangers_.exchange(false, std::memory_order_relaxed) ||
       strangers_came_.load(std::memory_order_relaxed) != came_before_)
@@ -148,7 +152,37 @@ void StepRecord::born(TaskId id, const TaskInfo& info) {
   steps_.back().ops_end = static_cast<int>(ops_.size());
 }
 
+void StepRecord::watch_input(const void* call, int rank, std::string_view bytes) {
+  const Lock lock(this);
+  if (stopped_ || bytes.empty()) return;
+  inputs_.push_back({.call = call, .rank = rank, .bytes = bytes, .hash = std::hash<std::string_view>()(bytes)});
+}
+
+void StepRecord::forget_inputs(const void* call) {
+  const Lock lock(this);
+  std::erase_if(inputs_, [call](const Input& input) { return input.call == call; });
+}
+
+void StepRecord::look_at_inputs() {
+  size_t changed = 0;
+  {
+    const Lock lock(this);
+    if (stopped_ || inputs_.empty() || steps_.empty()) return;
+    const TaskFacts& last = tasks_[static_cast<size_t>(steps_.back().task)];
+    changed = std::erase_if(inputs_, [&last](const Input& input) {
+      const bool touched = input.rank == last.info.rank ||
+                           std::find(last.guest.begin(), last.guest.end(), input.rank) != last.guest.end();
+      return touched && std::hash<std::string_view>()(input.bytes) != input.hash;
+    });
+  }
+  if (changed == 0) return;
+  found_early_change();
+  uncovered(kEarlyChange);
+  early_changes_found.fetch_add(1, std::memory_order_relaxed);
+}
+
 void StepRecord::begin_step(const Task& task, const ReadySet& ready) {
+  look_at_inputs();
   const Lock lock(this);
   if (!runs_.load(std::memory_order_relaxed)) {
     runs_.store(true, std::memory_order_relaxed);
@@ -197,6 +231,7 @@ void StepRecord::stop() {
   const Lock lock(this);
   if (stopped_) return;
   stopped_ = true;
+  inputs_.clear();
   stopped_at_ = static_cast<int>(steps_.size());
 }
 

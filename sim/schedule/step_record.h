@@ -139,6 +139,10 @@ class StepRecord {
   void settle_memory(int rank, bool put_back = false);
   // A call found, before it settles, that its rank changed an input or wrote to an output too early.
   void found_early_change() { completions_write_ = true; }
+  // `call`, of `rank`, reads these bytes until it is done: the rank must leave them as they are. A look at them after
+  // each step of the rank finds also a change that is gone when the call is done. Until forget_inputs() they are there.
+  void watch_input(const void* call, int rank, std::string_view bytes);
+  void forget_inputs(const void* call);
   // The calling task touches the memory of `rank`, too, until leave_memory(): it runs what that rank left with others.
   void enter_memory(int rank);
   void leave_memory(int rank);
@@ -195,6 +199,8 @@ class StepRecord {
   void add_here(What what, uint64_t object);  // locked
   // Null on a thread that is no task of the run.
   TaskFacts* current_facts();
+  // Inputs of open calls, after a step: those of the ranks whose memory it touched.
+  void look_at_inputs();
 
   const bool texts_;
   bool threads_ = false;
@@ -225,6 +231,13 @@ class StepRecord {
   std::vector<std::string> uncovered_;
   std::function<bool(const Op&)> skip_;
   bool completions_write_ = false;  // of all runs from now on; set by the task that runs
+  struct Input {
+    const void* call;
+    int rank;
+    std::string_view bytes;
+    size_t hash;  // when the call was made
+  };
+  std::vector<Input> inputs_;  // of open calls
 };
 
 // The record of the calling task, if its run is explored. Null on a thread of no task, and for a task of another run

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -493,6 +494,59 @@ class Rerun {
   }
   std::vector<std::string> names_;
 };
+
+// The bytes are right when the call is done in most orders; only in between are they others.
+TEST(ExploreOnFibersTest, AnInputThatIsChangedAndPutBackIsFound) {
+  const std::map<std::string, std::function<void(RankContext&)>> programs = {
+      {"send",
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<int32_t> x = {1};
+         if (rank.rank() == 1) return pg->recv(x, 0).wait();
+         Work work = pg->send(x, 1);
+         x[0] = 9;
+         rank.store().set("k", "");
+         x[0] = 1;
+         work.wait();
+       }},
+      {"reduce",
+       [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<int32_t> x = {1};
+         Work work = pg->reduce(x, 0);
+         if (rank.rank() == 1) {
+           x[0] = 9;
+           rank.store().set("k", "");
+           x[0] = 1;
+         }
+         work.wait();
+       }},
+      {"a part of a block, in a helper", [](RankContext& rank) {
+         auto pg = init_process_group(rank);
+         std::vector<int32_t> x = {1, 2}, y(4);
+         pg->start_coalescing();
+         (void)pg->all_gather_into_tensor(y, x);
+         Work work = pg->end_coalescing();
+         Latch done(1);
+         if (rank.rank() == 1) {
+           rank.world().spawn_helper([&] {
+             x[1] = 9;
+             rank.store().set("k", "");
+             x[1] = 2;
+             done.count_down();
+           });
+           done.wait();
+         }
+         work.wait();
+       }}};
+  for (const auto& [name, program] : programs) {
+    SCOPED_TRACE(name);
+    const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, program);
+    EXPECT_FALSE(report.verified) << report.text();
+    ASSERT_TRUE(report.failure.has_value()) << report.text();
+    EXPECT_THAT(report.failure->report.text(), HasSubstr(": an input was changed or freed between the call ["));
+  }
+}
 
 // A trace that cannot be followed is no failing schedule: nothing is shrunk, nor written where the trace lies.
 TEST(ExploreOnFibersTest, ATraceOfAnotherProgramIsRefused) {

@@ -504,6 +504,24 @@ TEST_P(FaultTest, AStoreOperationMayTimeOutWhenItIsDone) {
   EXPECT_TRUE(report.ok()) << report.text();
 }
 
+TEST_P(FaultTest, ADuplicateHappensOnceWheneverItIsToHappen) {
+  for (const When when : {When::kBefore, When::kInside, When::kAfter}) {
+    FaultPlan plan{{.kind = Kind::kDuplicate, .rank = 0, .op = "send", .nth = 1, .when = when}};
+    for (int again = 0; again < 2; ++again) {
+      const RunReport report = run(2, plan, [](RankContext& rank) {
+        auto pg = init_process_group(rank);
+        std::vector<float> x = {1};
+        if (rank.rank() == 0) return pg->send(x, 1).wait();
+        pg->recv(x, 0).wait();
+        pg->recv(x, 0).wait();
+      });
+      EXPECT_TRUE(report.ok()) << report.text();
+      ASSERT_EQ(report.faults.size(), 1U);
+      plan = report.faults;
+    }
+  }
+}
+
 TEST_P(FaultTest, ADuplicatedSendHasTheDataAndTagOfTheFirst) {
   const RunReport report = run(2, {{.kind = Kind::kDuplicate}}, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -555,6 +555,29 @@ TEST_P(SeedsTest, AnAssertionSaysWhyNoTraceIsThere) {
                                          testing::Not(HasSubstr("replay it: ")))));
 }
 
+TEST_P(SeedsTest, AnAssertionInAWatchIsOfTheRankThatLeftIt) {
+  RunReport report;
+  const auto reports = reports_of([&] {
+    report = run_ranks_to_failure(2, [](RankContext& rank) {
+      if (rank.rank() == 1) {
+        rank.store().wait({"left"});
+        rank.store().set("k", "v");
+        return;
+      }
+      rank.store().watch_key("k", [](std::optional<std::string_view>, std::optional<std::string_view>) {
+        EXPECT_EQ(1, 4) << "in the watch";
+        ASSERT_TRUE(false) << "and behind it";
+      });
+      rank.store().set("left", "");
+      rank.store().wait({"k"});
+      rank.store().wait({"never"});
+    });
+  });
+  EXPECT_EQ(report.first_failed, 0);
+  EXPECT_THAT(reports, testing::Contains(AllOf(HasSubstr("rank 0: "), HasSubstr("in the watch"))));
+  EXPECT_THAT(reports, testing::Contains(AllOf(HasSubstr("rank 0: "), HasSubstr("and behind it"))));
+}
+
 TEST_P(SeedsTest, NotesOfAGoodRunArePrinted) {
   testing::internal::CaptureStdout();
   run_ranks(1, [](RankContext& rank) { rank.world().note("left behind"); });

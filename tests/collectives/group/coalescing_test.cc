@@ -620,6 +620,30 @@ TEST_P(CoalescingTest, RefusesMisuse) {
   });
 }
 
+TEST_P(CoalescingTest, ARecvOfABlockKnowsItsSource) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank()}, any(1), named(1), sum = {1};
+    pg->start_coalescing();
+    Work reduced = pg->all_reduce(sum);
+    std::vector<Work> works;
+    if (rank.rank() == 0) {
+      works.push_back(pg->recv_any(any, /*tag=*/4));
+      works.push_back(pg->recv(named, 2, /*tag=*/5));
+    } else {
+      works.push_back(pg->send(x, 0, rank.rank() == 1 ? 4 : 5));
+    }
+    EXPECT_EQ(works[0].source(), -1);
+    pg->end_coalescing().wait();
+    EXPECT_EQ(reduced.source(), -1);
+    EXPECT_EQ(works[0].source(), rank.rank() == 0 ? 1 : -1);
+    if (rank.rank() != 0) return;
+    EXPECT_EQ(works[1].source(), 2);
+    EXPECT_EQ(any[0], 1);
+    EXPECT_EQ(named[0], 2);
+  });
+}
+
 // The shortest timeout of a call, wherever it stands in the block; but the end's own goes before all.
 TEST_P(CoalescingTest, TheTimeoutIsTheShortestOrTheEnds) {
   for (const bool of_end : {false, true}) {
