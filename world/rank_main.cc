@@ -192,13 +192,13 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   // A rank that fails for what another one did was stopped for it: that one failed.
   int failed = rank;
   if (const std::optional<Blame> blame = blame_for(failure); blame.has_value()) {
+    const std::string later = blame->rank == rank ? later_call(failure, blame->status) : "";
     if (blame->rank != rank) rank_stopped(rank, std::move(text), std::move(failure));
     if (blame->rank != rank && blame->unwinds) {  // its own exception is the failure, unless the rank catches that
       if (cause.ok()) scheduler_->abort(blame->status);
       return;
     }
     failed = blame->rank;
-    const std::string later = failed == rank ? later_call(failure, blame->status) : "";
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
     text = exception_text(failed, failure, absl::OkStatus(), &relayed) + later;
     relayed = false;
