@@ -119,6 +119,7 @@ struct MultiThreadedTestCase::State {
 
   int runs = 0;                      // which run of this test, or of this round of seeds(), is the last, from 1
   std::optional<Schedule> schedule;  // within seeds()
+  bool in_round = false;             // of seeds(), which says itself how to run it again
   bool capture_output = false;
   std::vector<std::string> outputs;  // of the last run, by rank
 };
@@ -211,7 +212,7 @@ RunReport MultiThreadedTestCase::run(WorldOptions options, RankBody body, Expect
   {
     World world(std::move(options), code);
     // All runs of a round of seeds() are under its seed.
-    const int run_alone = state_->schedule.has_value() ? 1 : state_->runs;
+    const int run_alone = state_->in_round ? 1 : state_->runs;
     world.scheduler().set_rerun(internal::rerun_of_run(run_alone, internal::for_this_test(world.scheduler().rerun())));
     const internal::RankFailuresScope failures(&world);
     std::optional<RankOutput> output;
@@ -259,7 +260,7 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
   }
   std::string rerun, replay, run_file;
   if (failed && RankContext::current() == nullptr) {  // a world inside another: that one's runs again
-    if (!report.rerun.empty() && !schedule.has_value()) {
+    if (!report.rerun.empty() && !in_round) {
       rerun =
           absl::StrCat("\nschedule ", report.schedule, ", engine ", report.engine, "; run it again: ", report.rerun);
     }
@@ -330,7 +331,10 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     internal::report_part(TestPartResult::kFatalFailure, code.file, code.line, message_of(status));
     return;
   }
-  const auto others_choose = absl::MakeCleanup([this] { state_->schedule.reset(); });
+  const auto others_choose = absl::MakeCleanup([this] {
+    state_->schedule.reset();
+    state_->in_round = false;
+  });
   if (names_schedule(asked)) {
     // Runs that the environment does not mean are made as they were when that one failed: under its schedule, or that
     // which its trace was recorded under.
@@ -344,6 +348,7 @@ void MultiThreadedTestCase::seeds(int n, absl::FunctionRef<void()> body, uint64_
     return;
   }
   const int begun = internal::runs_of_this_test();
+  state_->in_round = true;
   for (int i = 0; i < n; ++i) {
     const int before = failed_parts();
     internal::runs_of_this_test() = begun;

@@ -25,6 +25,7 @@ from mesonpy import (  # noqa: F401 (hooks of PEP 517 and PEP 660)
 )
 
 FOLDER = "rankloom/torch/_libs"
+TORCHS = re.compile(r"lib(?:torch|c10|shm)")
 SYSTEMS = re.compile(r"(?:ld-linux.*|linux-vdso|lib(?:c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(?:\.\d+)*")
 
 
@@ -36,13 +37,16 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def libraries_of(module):
-    """Name -> path of the libraries that `module` loads, those of the system and torch's left out: mostly these are not found."""
-    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    """Name -> path of the libraries that `module` loads, those of the system and torch's left out, which are not to be found."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if not any(pathlib.Path(folder).glob("libtorch*.so"))]
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
     lines = subprocess.run(["ldd", module], capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+    missing = [match.group(1) for line in lines if (match := re.match(r"\s*(\S+) => not found", line)) and not TORCHS.match(match.group(1))]
+    if missing:
+        print(f"build_backend: not found, and not in the wheel: {', '.join(missing)}", file=sys.stderr)
     found = [match for line in lines if (match := re.match(r"\s*(\S+) => (/\S+)", line))]
-    torchs = {str(pathlib.Path(match.group(2)).parent) for match in found if re.match(r"lib(torch|c10)", match.group(1))}
-    paths = {match.group(1): pathlib.Path(match.group(2)) for match in found if not SYSTEMS.fullmatch(match.group(1))}
-    return {name: path for name, path in paths.items() if str(path.parent) not in torchs}
+    left_out = [name for name, _ in (match.groups() for match in found) if SYSTEMS.fullmatch(name) or TORCHS.match(name)]
+    return {name: pathlib.Path(path) for name, path in (match.groups() for match in found) if name not in left_out}
 
 
 def licences_of(libraries):

@@ -101,8 +101,10 @@ void end_if_forked(const Scheduler& run) {
 
 constexpr std::string_view kGroupFailedBefore = ": the group failed before: ";
 
-// The call that a rank left by, where that is a later one than the failure of its group, `first`, which it had caught.
+// The call that a rank left by, where that is a later one than the failure of its group, `first`, which it had caught;
+// nothing for a group that it has aborted itself.
 std::string later_call(const std::exception_ptr& exception, const absl::Status& first) {
+  if (error_kind(first) == ErrorKind::kAborted) return "";
   try {
     std::rethrow_exception(exception);
   } catch (const DistError& error) {

@@ -156,6 +156,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   void await_group_failure() const override { inner_->await_group_failure(); }
   std::vector<TensorView> result() override { return inner_->result(); }
   int source() const override { return inner_->source(); }
+  int source_of_message(size_t i) const override { return inner_->source_of_message(i); }
   const char* op() const override { return op_; }
   std::string_view group() const override { return group_; }
   int64_t seq() const override { return seq_; }

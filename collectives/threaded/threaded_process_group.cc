@@ -338,11 +338,11 @@ bool ThreadedProcessGroup::done_early(const CollectiveCall& call, bool on_host) 
         {.what = op_row(call.op).name, .code = call.code, .group = group()->name(), .seq = call.seq});
   };
   if (!rooted_.has_value()) {
-    // The root of a scatter gives every member its part.
-    const bool gives_parts = call.op == OpType::kScatter && ProcessGroup::rank() == call.root;
-    const TensorList& list = gives_parts ? call.inputs : common_tensors(call);
+    const TensorList& list = common_tensors(call);
     size_t bytes = 0;
     for (const TensorView& tensor : list) bytes += tensor.bytes();
+    if (call.op == OpType::kScatter)
+      bytes *= static_cast<size_t>(group()->size());  // the root gives every member a part
     if (eager_bytes_ > 0 && bytes <= eager_bytes_) return true;
     return world.poison() && scheduled();
   }

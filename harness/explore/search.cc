@@ -68,7 +68,7 @@ class Search final : private CampaignRuns {
   bool make_baseline();
   void run_asked(const Schedule& asked);
   // The reason why a trace could not be followed, as far as that shows.
-  std::string why_astray(const Trace& trace) const;
+  std::string why_astray(std::string_view cause, const Trace& trace) const;
   void exhaust();
   bool exhaust_alone(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
   bool exhaust_together(const Campaign::Budget& budget, const std::string& name, ExploreReport::Share* share);
@@ -180,13 +180,14 @@ void Search::run_asked(const Schedule& asked) {
   ++report_.runs;
   const std::string cause = message_of(outcome.report.cause);
   if (asked.trace() != nullptr && is_error_of_replay(cause)) {  // no schedule of the program, nor a failure of one
-    report_.error = make_error(error_kind(outcome.report.cause), "explore: ", cause, why_astray(*asked.trace()));
+    report_.error = make_error(error_kind(outcome.report.cause), "explore: ", cause, why_astray(cause, *asked.trace()));
     return;
   }
   if (outcome.failed()) found(asked.text(), 1, world, std::move(outcome));
 }
 
-std::string Search::why_astray(const Trace& trace) const {
+std::string Search::why_astray(std::string_view cause, const Trace& trace) const {
+  if (!cause.starts_with("replay diverged")) return "";  // the trace itself is to blame
   const int ranks = baseline_.world().world_size;
   // All ranks can run when a run begins.
   const bool begins = !trace.empty() && trace.steps()[0].rank < 0;

@@ -63,7 +63,7 @@ class [[nodiscard]] Work {
   std::exception_ptr exception(CodeSite code = CodeSite::here()) const;
   // The tensors that the call wrote. Waits for it.
   std::vector<TensorView> result(CodeSite code = CodeSite::here());
-  // Of a recv or recv_any: the rank in the group that sent, once it is done. Else -1.
+  // Of a recv or recv_any, but in a block on a stream: the rank in the group that sent, once it is done. Else -1.
   int source(CodeSite code = CodeSite::here()) const;
   Future get_future();
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank

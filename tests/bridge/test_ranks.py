@@ -241,6 +241,20 @@ def test_a_skip_hides_no_failure_before_it() -> None:
     assert explored.failure is not None and "a real bug" in explored.failure.text
 
 
+def test_a_skip_is_not_hidden_by_what_it_brings_about() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            raise unittest.SkipTest("not on this machine")
+        try:
+            dist.barrier()
+        except RuntimeError:
+            raise ValueError("no sync") from None
+
+    for options in ({}, {"seed": 3}, {"parallel": True}):
+        with pytest.raises(unittest.SkipTest, match="not on this machine"):
+            rankloom.torch.run(body, 2, **options)  # type: ignore[arg-type]
+
+
 def test_the_hook_for_exceptions_stays() -> None:
     before = sys.excepthook
     rankloom.torch.run(lambda: dist.barrier(), 3).raise_if_failed()

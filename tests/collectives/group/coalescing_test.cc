@@ -620,6 +620,26 @@ TEST_P(CoalescingTest, RefusesMisuse) {
   });
 }
 
+// Also where a fault by plan stands before the block's work; of a block on a stream nobody keeps it.
+TEST_P(CoalescingTest, ARecvOfAWrappedBlockKnowsItsSource) {
+  for (const bool on_stream : {false, true}) {
+    WorldOptions options = this->options(2);
+    if (!on_stream)
+      options.faults = {{.kind = Fault::Kind::kDelay, .rank = 0, .op = "coalesced", .when = Fault::When::kAfter}};
+    run(options, [on_stream](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      SimStream stream(rank);
+      std::vector<int32_t> x = {7 + rank.rank()}, got(1);
+      pg->start_coalescing();
+      Work work = rank.rank() == 0 ? pg->recv_any(got) : pg->send(x, 0);
+      Work whole = on_stream ? pg->end_coalescing({.stream = &stream}) : pg->end_coalescing();
+      if (on_stream) stream.synchronize();
+      whole.wait();
+      EXPECT_EQ(work.source(), rank.rank() == 0 && !on_stream ? 1 : -1);
+    });
+  }
+}
+
 TEST_P(CoalescingTest, ARecvOfABlockKnowsItsSource) {
   run(3, [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -107,7 +107,7 @@ class _Explored:
         notes = ranks.run(job)
         skipped = None
         if any(isinstance(error, unittest.SkipTest) for error in ranks.exceptions):
-            skipped = skip_of(report_of(job.report()).first_failed, ranks.exceptions)
+            skipped = skip_of(job, report_of(job.report()).first_failed, ranks.exceptions)
         # A run of fewer ranks is one to shrink a failure: a skip there says that these are too few.
         self._size = self._size or job.world_size
         if skipped is not None and job.world_size == self._size:

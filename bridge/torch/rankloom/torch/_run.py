@@ -274,7 +274,7 @@ def run(
         notes = threads.run(job)
     exceptions = threads.exceptions
     report = report_of(job.report(), results=threads.results, exceptions=exceptions)
-    skipped = skip_of(report.first_failed, exceptions)
+    skipped = skip_of(job, report.first_failed, exceptions)
     if skipped is not None:
         raise skipped
     report.notes += notes
@@ -288,10 +288,11 @@ def run(
     return report
 
 
-def skip_of(first_failed: int, exceptions: list[BaseException | None]) -> unittest.SkipTest | None:
-    """The skip that a run ended with. One that came after another rank's failure hides nothing."""
+def skip_of(job: _ext.Job, first_failed: int, exceptions: list[BaseException | None]) -> unittest.SkipTest | None:
+    """The skip that ended a run. One that came after another rank's failure hides nothing, and is hidden by none behind it."""
     first = exceptions[first_failed] if first_failed >= 0 else None
-    among = exceptions if first is None else [first]
+    ended_by_skip = first is None or job.abort_cause.startswith("a rank skipped: ")
+    among = exceptions if ended_by_skip else [first]
     return next((error for error in among if isinstance(error, unittest.SkipTest)), None)
 
 

@@ -160,14 +160,14 @@ def _tcp_store(
         store = named.tcp(host_name, port, is_master)
     if timeout is not None:
         store.set_timeout(timeout)
-    master = f"the master of the TCPStore at {host_name}:{port}"
+    master = f"the master of the TCPStore at port {port}"  # a host has many names
     if is_master:
         named.workers.set(master, "")
     else:
         _await(named, master, timeout)
     if wait_for_workers and world_size is not None and world_size > 0:
         store.add("init/", 1)  # a key that num_keys() counts, as there
-        all_came = f"all {world_size} workers of the TCPStore at {host_name}:{port}"
+        all_came = f"all {world_size} workers of the TCPStore at port {port}"
         if named.workers.add("came", 1) == world_size:
             named.workers.set(all_came, "")
         if is_master:

@@ -159,7 +159,8 @@ class MultiThreadedTestCase(_Base):
             cls._check_return_codes(told or sorted(raised.items()), timeout, fn)
         except RuntimeError as error:
             raise _failure(f"{error}\n{report.text}", report) from None
-        if not report.ok and not failures:
+        left = [info[1] for _, info in failures if isinstance(info[1], SystemExit)]
+        if not report.ok and (not left or any(error.code not in (None, 0) for error in left)):
             raise _failure(report.text, report)
 
 
