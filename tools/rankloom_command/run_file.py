@@ -452,7 +452,7 @@ def _take(run: Run, line: dict[str, Any]) -> None:
         _check(all(type(rank) is int and 0 <= rank < size for rank in line["cycle"]), "a circle of ranks that the world does not have")
         run.waits, run.cycle = line["waits"], line["cycle"]
     elif tag == "groups":
-        _check(not run.groups, "the groups once more")
+        _check(not run.kinds and not run.fake, "groups behind the calls that are of them")
         for group in line["groups"]:
             if "lanes" in run.run:
                 _check(type(group["of"]) is int and group["of"] > 0, "a lane of a group without members")
@@ -470,7 +470,7 @@ def _take(run: Run, line: dict[str, Any]) -> None:
             _check(all(type(rank) is int and 0 <= rank < size for rank in members), "a group of ranks that the world does not have")
         run.groups = line["groups"]
     elif tag == "kinds":
-        _check(not run.kinds, "the kinds of calls once more")
+        _check(not run.calls, "kinds of calls behind the calls that are of them")
         for kind in line["kinds"]:
             if "lanes" not in run.run:
                 kind.pop("wire", None)

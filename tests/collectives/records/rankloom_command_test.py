@@ -231,12 +231,12 @@ class CommandTest(unittest.TestCase):
         calls = next(line for line in data.split(b"\n") if b'"t":"calls"' in line)
         with self.assertRaisesRegex(run_file.RunFileError, "calls of rank 0 once more"):
             run_file.parse(data.replace(calls, calls + b"\n" + calls), "twice.rlrun")
-        for tag, why in (("groups", "the groups once more"), ("kinds", "the kinds of calls once more")):
+        for tag, why in (("groups", "groups behind the calls"), ("kinds", "kinds of calls behind the calls")):
             line = next(line for line in data.split(b"\n") if f'"t":"{tag}"'.encode() in line)
             empty = json.dumps({"t": tag, tag: []}).encode()
             for again in (line, empty):
                 with self.assertRaisesRegex(run_file.RunFileError, why):
-                    run_file.parse(data.replace(calls, again + b"\n" + calls), "twice.rlrun")
+                    run_file.parse(data.replace(calls, calls + b"\n" + again), "twice.rlrun")
         with self.assertRaisesRegex(run_file.RunFileError, "no run file: its first line"):
             run_file.parse(data.replace(b'{"rlrun":1', b'{"rlrun":true', 1), "true.rlrun")
 
