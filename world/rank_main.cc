@@ -99,24 +99,6 @@ void end_if_forked(const Scheduler& run) {
     end_forked_copy();
 }
 
-constexpr std::string_view kGroupFailedBefore = ": the group failed before: ";
-
-// The call that a rank left by, where that is a later one than the failure of its group, `first`, which it had caught;
-// nothing for a group that it has aborted itself.
-std::string later_call(const std::exception_ptr& exception, const absl::Status& first) {
-  if (error_kind(first) == ErrorKind::kAborted) return "";
-  try {
-    std::rethrow_exception(exception);
-  } catch (const DistError& error) {
-    const std::string_view text = error.what();
-    const size_t call = text.find(kGroupFailedBefore);
-    if (call == std::string_view::npos || error.status() == first) return "";
-    return absl::StrCat("; caught, and then ", sv(text.substr(0, call)));
-  } catch (...) {
-    return "";
-  }
-}
-
 }  // namespace
 
 void WorldState::run_rank(int rank, Task& task, absl::FunctionRef<void(RankContext&)> program) {
@@ -194,7 +176,6 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
   // A rank that fails for what another one did was stopped for it: that one failed.
   int failed = rank;
   if (const std::optional<Blame> blame = blame_for(failure); blame.has_value()) {
-    const std::string later = blame->rank == rank ? later_call(failure, blame->status) : "";
     if (blame->rank != rank) rank_stopped(rank, std::move(text), std::move(failure));
     if (blame->rank != rank && blame->unwinds) {  // its own exception is the failure, unless the rank catches that
       if (cause.ok()) scheduler_->abort(blame->status);
@@ -202,7 +183,7 @@ void WorldState::rank_failed(int rank, std::exception_ptr failure) {
     }
     failed = blame->rank;
     failure = std::make_exception_ptr(DistError(blame->status, {.rank = failed, .group = {}, .op = {}}));
-    text = exception_text(failed, failure, absl::OkStatus(), &relayed) + later;
+    text = exception_text(failed, failure, absl::OkStatus(), &relayed);
     relayed = false;
   } else if (!relayed && needs_place(failure, text)) {
     if (const std::vector<std::string> last = context(rank).recorder().last_calls(1); !last.empty())

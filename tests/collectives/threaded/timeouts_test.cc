@@ -513,22 +513,6 @@ TEST_P(TimeoutsTest, MonitoredBarrierIsADeadlockWithoutATimeout) {
               HasSubstr("ranks 0, 2 wait in monitored_barrier seq 1 last for rank 1 (returned) [group 0, "));
 }
 
-// The failure is the first one; the line that let it out is said, too.
-TEST_P(TimeoutsTest, ARankThatCaughtAFailureIsToldWithTheCallThatItLeftBy) {
-  const RunReport report = run_to_failure(2, [](RankContext& rank) {
-    auto pg = init_process_group(rank);
-    if (rank.rank() == 1) return rank.store().wait({"never"});
-    EXPECT_THAT([&] { pg->barrier({.timeout = absl::Milliseconds(3)}).wait(); },
-                ThrowsDistError(ErrorKind::kTimeout, HasSubstr("timed out after 3ms")));
-    (void)pg->new_group(GroupOptions());
-  });
-  EXPECT_EQ(report.first_failed, 0);
-  EXPECT_THAT(report.text(),
-              ContainsRegex("^rank 0 failed: Timeout: rank 0, group 0, barrier seq 1: timed out after 3ms "
-                            "(.*\n?)*; caught, and then Aborted: rank 0, group 0, new_group seq 2 "
-                            "\\[timeouts_test.cc:[0-9]+\\]"));
-}
-
 // A member that waits for all ranks waits for as long as the group does, if not told otherwise, and the others with it.
 TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllHasTheGroupsTimeout) {
   if (!deterministic()) return;
