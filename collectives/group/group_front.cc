@@ -131,11 +131,7 @@ Work GroupFront::submit(CollectiveCall& call, const CallOptions& options, CodeSi
   }
   if (scheduler_ != nullptr) {
     const Site site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq, .detail = call.label};
-    if (numbered) {
-      scheduler_->point_before_call(site);
-    } else {
-      scheduler_->point(site);
-    }
+    scheduler_->point_before_call(site);
     if (scheduler_->aborted()) [[unlikely]]
       fail(call, scheduler_->abort_cause());
     // Another task of the rank, a callback, may have made a call meanwhile, or have left the group.
@@ -226,11 +222,7 @@ Work GroupFront::submit_again(const CallPlace& place, const CallOptions& options
   call.code = code;
   call.seq = numbered ? next_number() : -1;
   const Site site{.what = row.name, .code = code, .group = group_->name(), .seq = call.seq};
-  if (numbered) {
-    scheduler_->point_before_call(site);
-  } else {
-    scheduler_->point(site);
-  }
+  scheduler_->point_before_call(site);
   if (scheduler_->aborted()) [[unlikely]]
     fail(call, scheduler_->abort_cause());
   if (shut_down_) [[unlikely]]

@@ -29,6 +29,18 @@ constexpr int64_t kBusyNs = 200'000;
 constexpr int64_t kBusyTimes = 10;
 std::atomic<int64_t> busy_until_ns{0};
 
+// The program's errno is none of a wait's.
+class KeptErrno {
+ public:
+  KeptErrno() = default;
+  ~KeptErrno() { errno = before_; }
+  KeptErrno(const KeptErrno&) = delete;
+  KeptErrno& operator=(const KeptErrno&) = delete;
+
+ private:
+  const int before_ = errno;
+};
+
 }  // namespace
 
 int64_t monotonic_ns() {
@@ -66,6 +78,7 @@ bool Parker::prepare(bool counted) {
 #ifdef RANKLOOM_LINUX
 
 bool Parker::sleep(int64_t deadline_ns) {
+  const KeptErrno kept;
   timespec until{};
   const bool timed = deadline_ns != std::numeric_limits<int64_t>::max();
   if (timed) {
@@ -82,11 +95,15 @@ bool Parker::sleep(int64_t deadline_ns) {
   return true;
 }
 
-void Parker::wake() { syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+void Parker::wake() {
+  const KeptErrno kept;
+  syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
 
 #else
 
 bool Parker::sleep(int64_t deadline_ns) {
+  const KeptErrno kept;
   const int64_t until_ns = std::max<int64_t>(deadline_ns, 0);
   for (uint32_t state = state_.load(); state >= kSleeping; state = state_.load()) {
     const int64_t left_ns = until_ns - monotonic_ns();
@@ -101,7 +118,10 @@ bool Parker::sleep(int64_t deadline_ns) {
   return true;
 }
 
-void Parker::wake() { wake_at(this); }
+void Parker::wake() {
+  const KeptErrno kept;
+  wake_at(this);
+}
 
 #endif
 

@@ -293,7 +293,8 @@ std::string Scheduler::describe(absl::FunctionRef<bool(int rank)> ended, Describ
 void Scheduler::break_here(const Site& site) {
   const Task* const task = Task::current();
   const Schedule::BreakPoint& at = *options_.break_at;
-  if (task == nullptr || task->info.rank != at.rank || site.seq != at.seq || site.group != at.group) return;
+  if (task == nullptr || task->info.rank != at.rank || site.seq < 0 || site.seq != at.seq || site.group != at.group)
+    return;
   if (broke_.exchange(true)) return;
   if (options_.on_break) return options_.on_break();
   std::fprintf(stderr,

@@ -89,8 +89,8 @@ class Scheduler : public Kept {
 
   // --- scheduling points
 
-  // point() of a rank that is about to make the call of a group that has a number, site.seq: stops for a debugger there
-  // (SchedulerOptions::break_at).
+  // point() of a rank that is about to make a call of a group: stops for a debugger there (SchedulerOptions::break_at),
+  // if the call has that number, site.seq. Sends and recvs have none.
   void point_before_call(const Site& site) {
     point(site);
     if (breaks_) [[unlikely]]

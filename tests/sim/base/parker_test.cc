@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <limits>
 #include <thread>
 
@@ -37,6 +38,13 @@ TEST(ParkerTest, ADeadlineThatPassedEndsTheWait) {
        {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, int64_t{1}, monotonic_ns() - 1}) {
     EXPECT_FALSE(parker.park(deadline)) << deadline;
   }
+}
+
+TEST(ParkerTest, ErrnoStaysTheCallers) {
+  Parker parker;
+  errno = 77;
+  EXPECT_FALSE(parker.park(monotonic_ns() + 1'000'000));  // the kernel says ETIMEDOUT
+  EXPECT_EQ(errno, 77);
 }
 
 TEST(ParkerTest, SleepsUntilItsDeadline) {
