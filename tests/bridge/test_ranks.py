@@ -405,7 +405,7 @@ def test_what_a_rank_raised_says_the_same_for_ever(seed: int | None) -> None:
     report = rankloom.torch.run(body, 2, seed=seed)
     assert shared.item() == 99
     assert report.text.startswith("rank 1 failed: TooLargeError: too large: tensor([1.])\n"), report.text
-    assert "ValueError: ('of', [tensor([1.])])" in report.text and "99" not in report.text, report.text
+    assert "ValueError: ('of', [tensor([1.])])" in report.text and "tensor([99.])" not in report.text, report.text
     raised = report.exceptions[1]
     assert isinstance(raised, TooLargeError) and str(raised) == "too large: tensor([1.])"
     assert str(raised.__cause__) == "('of', [tensor([1.])])"
