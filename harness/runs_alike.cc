@@ -41,7 +41,9 @@ std::string shapes_text(const FlightEntry& entry) {
 
 std::string call_text(const FlightEntry& entry) {
   return absl::StrCat(entry.op, entry.seq >= 0 ? absl::StrCat(" seq ", entry.seq) : "",
-                      entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "", ", dtype ", entry.dtype, ", shapes ",
+                      entry.root >= 0 ? absl::StrCat(", root ", entry.root) : "",
+                      entry.peer >= 0 ? absl::StrCat(", peer ", entry.peer) : "",
+                      entry.tag != 0 ? absl::StrCat(", tag ", entry.tag) : "", ", dtype ", entry.dtype, ", shapes ",
                       shapes_text(entry), ", ", flight_state_name(entry.state), ", begun at ", entry.created_ns,
                       " ns, ended at ", entry.completed_ns, " ns [group ",
                       entry.group != nullptr ? entry.group->name() : "?", ", ", entry.code.file, ":", entry.code.line,

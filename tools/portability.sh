@@ -8,7 +8,7 @@
 # NAME=VALUE         goes into the environment of the commands
 # COMMAND            a line for bash, in the clone; without one: the two commands of README.md
 # --mirror URL       of the package registry; default: where this machine's apt gets Debian's packages
-# --cache FOLDER     ccache's, kept from run to run; the user in the root has the number of the folder's owner
+# --cache FOLDER     ccache's, kept from run to run, made if it is missing; the user in the root has the number of the folder's owner
 # --wheels FOLDER    where pip looks first: its PIP_FIND_LINKS
 # --certificates FILE  those that this machine trusts, for a registry behind a proxy: pip's PIP_CERT
 # --carry FOLDER     copied into the clone: dist, say. May be given several times
@@ -111,7 +111,10 @@ while (($#)) && [[ $1 == -* ]]; do
   esac
   case $1 in
     --mirror) mirror=$2 ;;
-    --cache) cache=$(realpath -e "$2") ;;
+    --cache)
+      [[ -d $2 ]] || install -d ${SUDO_UID:+-o "$SUDO_UID"} "$2"
+      cache=$(realpath -e "$2")
+      ;;
     --wheels) wheels=$(realpath -e "$2") ;;
     --certificates) certificates=$(realpath -e "$2") ;;
     --root) root=$(realpath -m "$2") ;;
@@ -131,6 +134,8 @@ commands=("$@")
 ((${#commands[@]})) || mapfile -t commands < <(sed -n '/^## Two commands/,/^## [^T]/s/^    \(\.\/dev [a-z]*\).*/\1/p' "$checkout/README.md")
 ((${#commands[@]})) || fail "README.md has no two commands"
 ((EUID == 0)) || fail "needs root's rights, for debootstrap and mounts"
+git ls-remote "file://$checkout" HEAD >/dev/null || fail "git refuses to clone $checkout, see above: use sudo, or allow \
+it by git config --global --add safe.directory '$checkout/.git'"
 [[ -n $mirror ]] || mirror=$(mirror_of_apt)
 [[ -n $mirror ]] || fail "apt here has no lists of Debian's: --mirror URL says where its packages are"
 if [[ -z $root ]]; then

@@ -39,6 +39,7 @@ class Gatherer {
 
   std::shared_ptr<RunData> gather(size_t ranks, const Group& all, absl::FunctionRef<FlightEntries(int)> entries_of) {
     const size_t most = std::max<size_t>(1, kMostCalls / ranks);
+    data_->most_calls = static_cast<int64_t>(most);
     data_->ranks.resize(ranks);
     group_of(&all);
     for (size_t rank = 0; rank < ranks; ++rank) {

@@ -120,6 +120,7 @@ struct RunData {
   int64_t begin_ns = 0;  // when the world began, by the clock of `store`
   int64_t end_ns = 0;    // when the report was made
   int recorded_calls = 0;
+  int64_t most_calls = 0;  // of a rank in the file, however many the recorder has
   absl::Duration timeout, warn_after;
   std::optional<uint64_t> seed;
   std::string planned_faults;

@@ -359,8 +359,10 @@ std::vector<std::string> gaps_of(const RunReport& report) {
     kept += static_cast<int64_t>(rank.calls.size());
   }
   if (made > kept) {
-    gaps.push_back(absl::StrCat("calls: ", made - kept, " of ", made, " are gone: WorldOptions::recorded_calls is ",
-                                data.recorded_calls));
+    const bool cut = data.most_calls < data.recorded_calls;
+    gaps.push_back(absl::StrCat("calls: ", made - kept, " of ", made, " are gone: ",
+                                cut ? "the most that a file has of a rank is " : "WorldOptions::recorded_calls is ",
+                                cut ? data.most_calls : data.recorded_calls));
   }
   append_log_gaps(data, &gaps);
   gaps.emplace_back("waits within a run: when a rank waited for a call that it had issued");

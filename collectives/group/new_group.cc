@@ -109,6 +109,7 @@ GroupRequest GroupFront::request_of(const char* op, const GroupOptions& options,
 
 void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& options, std::string what,
                           CodeSite code) {
+  const char* const made_by = what.empty() ? op_row(op).name : "init_device_mesh";
   CollectiveCall call;
   call.op = op;
   call.way.request = request;
@@ -119,8 +120,8 @@ void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& 
                                 "GroupOptions::ranks are set, which init_process_group() reads, want the ranks "
                                 "as an argument"));
   }
-  if (options.timeout.has_value()) check_duration(op_row(op).name, "timeout", *options.timeout, code);
-  if (options.warn_after.has_value()) check_duration(op_row(op).name, "warn_after", *options.warn_after, code);
+  if (options.timeout.has_value()) check_duration(made_by, "timeout", *options.timeout, code);
+  if (options.warn_after.has_value()) check_duration(made_by, "warn_after", *options.warn_after, code);
   submit(call, {}, code).wait(code);
 }
 

@@ -24,12 +24,15 @@ int64_t sum_of_bytes(const std::vector<CallRecord::Call::Tensor>& tensors) {
   return sum;
 }
 
-// "1.25 GB".
+// "1.25 GB"; 999,999 bytes, which rounded would be a thousand kB, are "1.00 MB".
 std::string bytes_text(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  while (value >= (unit == 0 ? 1000 : 999.995) && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
   return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.2f %s", value, kUnits[unit]);
 }
 

@@ -327,9 +327,11 @@ class Dump {
     std::vector<Sizes> inputs = take_shapes(entry.shapes, entry.inputs, &at);
     std::vector<Sizes> outputs = take_shapes(entry.shapes, entry.outputs, &at);
     // NCCL's records, which the analyzer is written for, have one tensor where ours is a list of one for each member.
+    // all_to_all_single, which has one tensor to begin with, is an "all_to_all" of the recorder, too.
+    const bool all_to_all_of_lists = op == "all_to_all" && entry.op != std::string_view("all_to_all_single");
     if (op == "broadcast") inputs = outputs;
-    if (op == "all_gather" || op == "all_to_all") join(&outputs);
-    if (op == "reduce_scatter" || op == "all_to_all") join(&inputs);
+    if (op == "all_gather" || all_to_all_of_lists) join(&outputs);
+    if (op == "reduce_scatter" || all_to_all_of_lists) join(&inputs);
     const bool completed = entry.state == FlightEntry::State::kCompleted;
     const int64_t started_ns = entry.started_ns < 0 && completed ? entry.completed_ns : entry.started_ns;
 

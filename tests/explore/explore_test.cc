@@ -1657,6 +1657,20 @@ TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
   failure.world.schedule = *Schedule::parse("steered:1");
   failure.found_switches = 0;
   EXPECT_THAT(report.text(), HasSubstr("2 ranks, 0 switches from the default order\n"));
+  failure.world.faults = *FaultPlan::parse("crash@rank=1,nth=2");
+  EXPECT_THAT(report.text(), HasSubstr("2 ranks, 0 switches from the default order, faults crash@rank=1,nth=2\n"));
+}
+
+// A trace of many switches would hide what stands behind it.
+TEST(ExploreTextTest, ALongScheduleIsCut) {
+  ExploreReport report;
+  report.failure = ExploreReport::Failure();
+  std::string switches = "steered:1:1@1>0";
+  while (switches.size() < 200) absl::StrAppend(&switches, ",1@", switches.size(), ">0");
+  report.failure->found = *Schedule::parse(switches);
+  const std::string whole = report.failure->found.text();
+  ASSERT_GT(whole.size(), 100U);
+  EXPECT_THAT(report.text(), HasSubstr(absl::StrCat(", schedule ", whole.substr(0, 100), "...\n")));
 }
 
 TEST(ExploreTextTest, ARootThatGoesOnBeforeTheOthersIsSaid) {

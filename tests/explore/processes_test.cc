@@ -664,6 +664,20 @@ TEST(ProcessesOnFibersTest, TellsHowManyTheMachineHasRoomFor) {
   });
 }
 
+TEST(ProcessesOnFibersTest, SearchesAloneWhereTheMachineHasRoomForNone) {
+  (void)output_of([] {
+    const rlimit files{.rlim_cur = 3, .rlim_max = 3};
+    setrlimit(RLIMIT_NOFILE, &files);
+    const ExploreReport report =
+        explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}, .processes = 2},
+                [](RankContext& rank) { rank.store().append("log", absl::StrCat(rank.rank())); });
+    const bool told =
+        report.process_notes ==
+        std::vector<std::string>{"none of 2 processes could be started: Too many open files; this one searched alone"};
+    _exit(report.verified && told ? 0 : 1);
+  });
+}
+
 TEST(ProcessesOnFibersTest, AnExceptionOfProgressEndsThemAll) {
   const Shared<std::atomic<int64_t>> made;
   ExploreOptions options{.world = fibers(2),

@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "rankloom/process_group.h"
 #include "rankloom/testing.h"
@@ -100,6 +102,41 @@ TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
   EXPECT_THAT(alike.message(),
               ContainsRegex("calls of rank 0: first run: all_reduce seq 2, .*shapes \\[4\\].*"
                             "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
+}
+
+TEST_P(RunsAlikeTest, NamesRootTagAndDTypeThatDiffer) {
+  for (const char* what : {"root", "tag", "dtype"}) {
+    int runs = 0;
+    const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+      if (rank.rank() == 0) ++runs;
+      auto pg = init_process_group(rank);
+      std::vector<float> x(2, 1.0f);
+      std::vector<int32_t> y(2, 1);
+      pg->barrier().wait();
+      if (what == std::string_view("root")) {
+        pg->broadcast(x, runs).wait();
+      } else if (what == std::string_view("dtype")) {
+        if (runs == 1) pg->all_reduce(x).wait();
+        if (runs == 2) pg->all_reduce(y).wait();
+      } else if (rank.rank() < 2) {
+        if (rank.rank() == 0) pg->send(x, 1, runs).wait();
+        if (rank.rank() == 1) pg->recv(x, 0, runs).wait();
+      }
+    });
+    EXPECT_FALSE(alike) << what;
+    EXPECT_THAT(alike.message(), ContainsRegex(absl::StrCat("calls of rank 0: first run: [^;]*, ", what,
+                                                            " [^;]*; second run: [^;]*, ", what)));
+  }
+}
+
+TEST_P(RunsAlikeTest, CountsSchedulingPoints) {
+  int runs = 0;
+  const testing::AssertionResult alike =
+      runs_alike({.world_size = 1, .engine = GetParam(), .schedule = Schedule::seeded(1)}, [&](RankContext& rank) {
+        if (++runs == 2) rank.yield();
+      });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(), ContainsRegex("scheduling points: first run: [0-9]+; second run: [0-9]+"));
 }
 
 TEST_P(RunsAlikeTest, SaysHowACallThatDiffersEnded) {

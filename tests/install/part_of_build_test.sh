@@ -52,8 +52,12 @@ echo "part_of_build_test: Meson's wrap"
   sed '1,/^find_package(rankloom/d' "$here/CMakeLists.txt"
 } >"$work/cmake/CMakeLists.txt"
 cd "$work/cmake"
+# Another rankloom, which that build folder found before it was to build one.
+mkdir -p "$work/other"
+echo 'message(FATAL_ERROR "another rankloom was found")' >"$work/other/rankloomConfig.cmake"
 for kind in OFF ON; do
-  cmake -B "build-$kind" -DBUILD_SHARED_LIBS=$kind -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" >log 2>&1 || fail "$(tail -n 40 log)"
+  cmake -B "build-$kind" -Drankloom_DIR="$work/other" -DBUILD_SHARED_LIBS=$kind -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
+    >log 2>&1 || fail "$(tail -n 40 log)"
   cmake --build "build-$kind" >log 2>&1 || fail "$(tail -n 40 log)"
   ctest --test-dir "build-$kind" >log 2>&1 || fail "$(cat log)"
   "build-$kind/consumer" || fail "consumer with BUILD_SHARED_LIBS=$kind"

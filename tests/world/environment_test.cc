@@ -313,5 +313,13 @@ TEST_F(EnvironmentTest, ThatMakesNoSenseFailsTheRun) {
   EXPECT_THAT([&] { report.throw_if_failed(); }, testing::Throws<DistError>());
 }
 
+// The words of a command as a shell reads them.
+TEST(ShellQuotedTest, QuotesWhatAShellWouldRead) {
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("-k=a/b:c,d@e%f+g.h_1"), "-k=a/b:c,d@e%f+g.h_1");
+  EXPECT_EQ(shell_quoted("a b"), "'a b'");
+  EXPECT_EQ(shell_quoted("it's"), "'it'\\''s'");
+}
+
 }  // namespace
 }  // namespace rankloom

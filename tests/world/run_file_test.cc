@@ -12,8 +12,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "rankloom/faults.h"
 #include "rankloom/sync.h"
 #include "rankloom/world.h"
+#include "sim/base/printable.h"
 #include "tests/error_of.h"
 #include "tests/temp_dir.h"
 #include "tests/world/every_world.h"
@@ -289,6 +291,38 @@ TEST_P(RunFileTest, ARunThatIsKeptIsTheSame) {
 TEST_P(RunFileTest, ABadPathIsNamed) {
   const absl::Status written = run(1, [](RankContext&) {}).write_run(folder_.file("missing/run.rlrun"));
   EXPECT_THAT(std::string(written.message()), EndsWith("cannot be written: No such file or directory"));
+}
+
+TEST_P(RunFileTest, HasWhatTheWorldWasGiven) {
+  WorldOptions asked = options(2);
+  asked.keep_run = true;
+  asked.timeout = absl::Seconds(7);
+  asked.seed = 9;
+  asked.faults = *FaultPlan::parse("delay@rank=1,nth=5,by=1ms");
+  const std::string text = run_file_text(run(asked, [](RankContext&) {}));
+  EXPECT_THAT(
+      text, HasSubstr(absl::StrCat("\"timeout_ns\":7000000000,\"warn_after_ns\":-1,\"seed\":\"9\",\"planned_faults\":",
+                                   json_string(asked.faults.text()), ",")));
+  asked.warn_after = absl::Seconds(3);
+  asked.timeout = absl::InfiniteDuration();
+  EXPECT_THAT(run_file_text(run(asked, [](RankContext&) {})),
+              HasSubstr("\"timeout_ns\":-1,\"warn_after_ns\":3000000000,"));
+}
+
+TEST_P(RunFileTest, KeepsWholeCharactersAndWhatKeysThereAre) {
+  WorldOptions asked = options(1);
+  asked.keep_run = true;
+  const std::string x(63, 'x');
+  const std::string text = run_file_text(run(asked, [&x](RankContext& rank) {
+    rank.store().set("k", x + "\xc3\xa9");  // 65 bytes, of which the 64th is half a letter
+    (void)rank.store().list_keys();
+    (void)rank.store().delete_key("k");
+    (void)rank.store().delete_key("k");
+  }));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("\"given\":\"", x, "\",\"given_bytes\":65,")));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store list_keys\",\"got\":\"1\","));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store delete_key\",\"key\":\"k\",\"got\":\"true\","));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store delete_key\",\"key\":\"k\",\"got\":\"false\","));
 }
 
 }  // namespace

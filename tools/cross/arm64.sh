@@ -14,7 +14,8 @@ root=(env DEBIAN_FRONTEND=noninteractive)
 # pkgconf:arm64 has aarch64-linux-gnu-pkg-config.
 packages=(g++-aarch64-linux-gnu qemu-user-static meson ninja-build pkg-config ccache python3 git pkgconf:arm64 libabsl-dev:arm64
   libboost-fiber-dev:arm64 libboost-context-dev:arm64 libtbb-dev:arm64 libhwy-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64)
-if ! dpkg-query -W "${packages[@]}" >/dev/null 2>&1; then
+# A package that is known and not installed is listed, too.
+if (($(dpkg-query -W -f '${db:Status-Status}\n' "${packages[@]}" 2>/dev/null | grep -cx installed) < ${#packages[@]})); then
   "${root[@]}" dpkg --add-architecture arm64
   "${root[@]}" apt-get -q update
   "${root[@]}" apt-get -q -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${packages[@]}"

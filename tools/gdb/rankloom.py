@@ -16,7 +16,9 @@ import gdb
 
 # Frames that are not the program's: the library's, those of what it is made with, and the C library's.
 NAMES = re.compile(r"(?:\w+ )?(?:rankloom|absl|std|boost|tbb|testing)::|rankloom_")
-FILES = re.compile(r"/usr/(?:local/)?include/|\.\./(?:sim|fake_store|world|collectives|harness|bridge|sysdeps)/|\./|.*/include/(?:rankloom|absl)/")
+# The C library's are named from the folder of its sources.
+FILES = re.compile(r"/usr/(?:local/)?include/|\.\./sysdeps/|\./(?:csu|debug|elf|io|libio|malloc|misc|nptl|posix|setjmp|signal|socket|stdlib|string|"
+                   r"sysdeps|time)/|.*/include/(?:rankloom|absl)/")
 RANK = re.compile(r"rank (\d+)$")
 FIBERS = "rankloom fibers"
 
@@ -120,7 +122,10 @@ class Stacks(gdb.Command):
 
 def is_of_program(frame):
     symtab = frame.find_sal().symtab
-    return symtab is not None and FILES.match(symtab.filename) is None and NAMES.match(frame.name() or "") is None
+    if symtab is None or FILES.match(symtab.filename) is not None or NAMES.match(frame.name() or "") is not None:
+        return False
+    # A lambda has no more of a name than operator(); its symbol says of which function.
+    return NAMES.match(gdb.execute(f"info symbol {frame.pc():#x}", to_string=True)) is None
 
 
 def text_of(frame):

@@ -16,6 +16,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -28,6 +29,32 @@ std::vector<int32_t> ranks_in(ProcessGroup& pg, int global_rank) {
   std::vector<int32_t> all(static_cast<size_t>(pg.size()));
   pg.all_gather_into_tensor(all, mine).wait();
   return all;
+}
+
+// Names of which the same text could be made have other groups.
+TEST_P(DeviceMeshTest, MembersAgreeOnNamesWithCommas) {
+  const RunReport report = run_to_failure(4, [](RankContext& rank) {
+    const std::vector<std::string> here = {"a, b", "c"}, there = {"a", "b, c"};
+    (void)init_device_mesh(rank, {2, 2}, rank.rank() == 0 ? here : there);
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("Mismatch: "), HasSubstr("| [2, 2] (\"a, b\", c) | 0 "),
+                                   HasSubstr("| [2, 2] (a, \"b, c\") | 1-3 ")));
+}
+
+// The table of a mismatch between a mesh and another group names both.
+TEST_P(DeviceMeshTest, AGroupIsNoMesh) {
+  const RunReport report = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) (void)pg->new_group({0, 1});
+    if (rank.rank() == 1) (void)init_device_mesh(pg, {2});
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("members issued different calls\n"), HasSubstr("| those of a mesh | 1 ")));
+}
+
+TEST_P(DeviceMeshTest, ABadTimeoutIsThatOfTheMesh) {
+  const RunReport report = run_to_failure(
+      1, [](RankContext& rank) { (void)init_device_mesh(rank, {1}, {}, {.timeout = -absl::Seconds(1)}); });
+  EXPECT_THAT(report.text(), HasSubstr("init_device_mesh: timeout is -1s, want"));
 }
 
 TEST_P(DeviceMeshTest, MakesAGroupAlongEachDimension) {

@@ -356,5 +356,24 @@ TEST_P(FlightRecordsTest, ACallThatFailedIsRetiredAndNotCompleted) {
   });
 }
 
+// Lists are told as the one tensor that NCCL's records have; a call of one tensor keeps its shape.
+TEST_P(FlightRecordsTest, DumpsJoinListsOnly) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto mine = static_cast<size_t>(rank.rank()) + 1;
+    const std::vector<float> in(mine);
+    std::vector<float> a(1), b(2);
+    pg->all_gather({a, b}, in).wait();
+    const std::vector<float> wide(10);
+    std::vector<float> out(10);
+    pg->all_to_all_single(out, wide).wait();
+    const std::string text =
+        traces::flight_records(rank.world(), rank.rank(), {.format = traces::FlightDumpOptions::Format::kJson});
+    EXPECT_THAT(text,
+                AllOf(HasSubstr(absl::StrCat("\"input_sizes\": [[", mine, "]]")), HasSubstr("\"output_sizes\": [[3]]"),
+                      HasSubstr("\"input_sizes\": [[10]]"), HasSubstr("\"output_sizes\": [[10]]")));
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

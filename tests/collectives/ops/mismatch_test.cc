@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ using namespace internal;
 
 namespace {
 
+using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
@@ -71,15 +73,17 @@ CollectiveCall all_to_all_single(int line, std::vector<int64_t> in, std::vector<
 
 using Calls = std::vector<const CollectiveCall*>;
 
-// The report for group "0", seq 3, where member i is global rank i + `shift` and a missing one returned.
-std::string report(const Calls& calls, int shift = 0, bool with_last_calls = false) {
+std::string returned(int) { return "returned"; }
+
+// The report for group "0", seq 3, where member i is global rank i + `shift`; `where` tells of a missing one.
+std::string report(const Calls& calls, int shift = 0, bool with_last_calls = false,
+                   const std::function<std::string(int)>& where = &returned) {
   const auto global = [shift](int member) { return member + shift; };
   const auto last = [with_last_calls](int member) {
     std::vector<std::string> lines;
     if (with_last_calls) lines.push_back(absl::StrCat("seq 3 as member ", member, " saw it"));
     return lines;
   };
-  const auto where = [](int) { return std::string("returned"); };
   const absl::Status status = describe_mismatch(
       {.group = "0", .seq = 3, .global_rank = global, .last_calls = last, .whereabouts = where}, calls);
   EXPECT_EQ(error_kind(status), ErrorKind::kMismatch);
@@ -111,6 +115,18 @@ TEST(MismatchTest, ShowsEveryFieldThatDiffersAndNoOther) {
             "                     | int64     | 1     | train.cc:41\n"
             "  shape              | [2, 3]    | 0     | train.cc:40\n"
             "                     | [5]       | 1     | train.cc:41");
+}
+
+TEST(MismatchTest, ShowsHowAReductionIsRounded) {
+  const CollectiveCall a = all_reduce(40, f32({4}));
+  CollectiveCall b = all_reduce(41, f32({4}));
+  b.order.accumulate_in_float = false;
+  CollectiveCall c = all_reduce(42, f32({4}));
+  c.order.seed = 3;
+  EXPECT_THAT(report({&a, &b, &c}),
+              EndsWith("  order of reduction | rank                        | 0     | train.cc:40\n"
+                       "                     | rank, rounded at each step | 1     | train.cc:41\n"
+                       "                     | rank(3)                     | 2     | train.cc:42"));
 }
 
 TEST(MismatchTest, GroupsRanksFieldByField) {
@@ -168,6 +184,48 @@ TEST(MismatchTest, ShowsShapesOfLists) {
   const CollectiveCall b = call_of(OpType::kReduceScatter, 2, {f32({2}), f32({2}, 2)}, {f32({2}, 8)});
   EXPECT_THAT(report({&a, &b}),
               HasSubstr("  shape | [2], [1] | 0     | train.cc:1\n        | [2], [2] | 1     | train.cc:2"));
+}
+
+TEST(MismatchTest, CountsDtypesOfLists) {
+  const auto call = [](int line, DType last) {
+    return call_of(OpType::kReduceScatter, line, {f32({1}), f32({1}), typed(last, {1})}, {f32({1})});
+  };
+  const CollectiveCall a = call(1, DType::kInt64);
+  const CollectiveCall b = call(2, DType::kFloat32);
+  EXPECT_EQ(report({&a, &b}),
+            "group 0, seq 3: members issued different calls\n"
+            "  field | value                  | ranks | call site\n"
+            "  dtype | 2 x float32, 1 x int64 | 0     | train.cc:1\n"
+            "        | 3 x float32            | 1     | train.cc:2");
+}
+
+// Lists that differ behind what is shown are not shown as equal.
+TEST(MismatchTest, CountsWhatItLeavesOutOfLists) {
+  const auto tensors = [](int line, size_t count) {
+    CollectiveCall call = call_of(OpType::kAllReduceCoalesced, line, std::vector<TensorView>(count, f32({2})), {});
+    call.outputs = call.inputs;
+    return call;
+  };
+  const CollectiveCall a = tensors(1, 8);
+  const CollectiveCall b = tensors(2, 9);
+  EXPECT_THAT(report({&a, &b}), AllOf(HasSubstr("| [2], [2], [2], [2], [2], [2], [2], [2] "),
+                                      HasSubstr("| [2], [2], [2], [2], [2], [2], [2], [2], ... (9 tensors) | 1 ")));
+  const CollectiveCall c = coalesced(3, std::vector<CollectiveCall>(8, barrier(1, "")));
+  const CollectiveCall d = coalesced(4, std::vector<CollectiveCall>(9, barrier(1, "")));
+  EXPECT_THAT(report({&c, &d}), AllOf(Not(HasSubstr("(8 calls)")), HasSubstr("barrier, barrier, ... (9 calls) | 1 ")));
+}
+
+TEST(MismatchTest, ShowsThreeSitesOfAValue) {
+  const auto sites_of = [](int count) {
+    std::vector<CollectiveCall> calls;
+    for (int line = 1; line <= count; ++line) calls.push_back(all_reduce(line, f32({4})));
+    calls.push_back(all_reduce(9, f32({5})));
+    Calls by_rank;
+    for (const CollectiveCall& call : calls) by_rank.push_back(&call);
+    return report(by_rank);
+  };
+  EXPECT_THAT(sites_of(3), HasSubstr(" | train.cc:1, train.cc:2, train.cc:3\n"));
+  EXPECT_THAT(sites_of(4), HasSubstr(" | train.cc:1, train.cc:2, train.cc:3, ...\n"));
 }
 
 TEST(MismatchTest, SaysWhenALineIsUnknown) {
@@ -241,6 +299,17 @@ TEST(MismatchTest, ReportsMissingRanksBesideTheDifference) {
 TEST(MismatchTest, SaysThatMembersAreMissingWhereTheOthersAgree) {
   const CollectiveCall a = all_reduce(1, f32({4}));
   EXPECT_EQ(report({&a, nullptr, &a}), "group 0, seq 3: 1 of 3 members did not arrive\nmissing:\n  rank 1: returned");
+}
+
+TEST(MismatchTest, CutsManyPlacesOfMissingRanks) {
+  const CollectiveCall a = all_reduce(1, f32({4}));
+  const auto missing = [&a](size_t members) {
+    Calls calls(members, nullptr);
+    calls[0] = &a;
+    return report(calls, 0, false, [](int member) { return absl::StrCat("place ", member); });
+  };
+  EXPECT_THAT(missing(17), EndsWith("\n  rank 15: place 15\n  rank 16: place 16"));
+  EXPECT_THAT(missing(19), EndsWith("\n  rank 16: place 16\n  ranks 17-18: elsewhere"));
 }
 
 TEST(MismatchTest, ListsLastCallsOfOneRankOfEachCall) {
@@ -323,6 +392,8 @@ TEST(MismatchTest, AgreesWithTheFastComparison) {
   // Each mismatch that members_agree() refuses has a line in the table or a pair, and the other way round.
   std::vector<CollectiveCall> calls = {all_reduce(1, f32({4})),
                                        all_reduce(1, f32({4}), ReduceOp::kMin),
+                                       all_reduce(1, f32({4}), ReduceOp::premul_sum(0.5)),
+                                       all_reduce(1, f32({4}), ReduceOp::premul_sum(0.25)),
                                        all_reduce(1, f32({2, 2})),
                                        broadcast(1, 0, f32({4})),
                                        broadcast(1, 1, f32({4})),

@@ -1,10 +1,12 @@
 // The record of calls: what it keeps, how virtual time passes, what it counts.
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -18,6 +20,7 @@
 #include "rankloom/records.h"
 #include "rankloom/world.h"
 #include "tests/world/every_world.h"
+#include "world/run_file.h"
 
 namespace rankloom {
 
@@ -449,11 +452,18 @@ TEST(CallMatchersTest, CountCalls) {
   EXPECT_EQ(why.str(),
             "which has 3 x all_gather_into_tensor on tp; it is\n1 x reduce_scatter_tensor on dp\n3 x "
             "all_gather_into_tensor on tp");
+  testing::StringMatchResultListener one;
+  EXPECT_FALSE(Calls(2, OpType::kAllGatherIntoTensor, "tp").MatchAndExplain(record, &one));
+  EXPECT_EQ(one.str(), "which has 3 such calls of 4");
   testing::StringMatchResultListener more;
   EXPECT_FALSE(CallsExactly({{1, OpType::kReduceScatterTensor, "dp"}}).MatchAndExplain(record, &more));
   EXPECT_THAT(more.str(), HasSubstr("which has 4 calls, want 1; it is\n"));
   EXPECT_EQ(testing::DescribeMatcher<const CallRecord&>(CallsExactly({{2, OpType::kAllReduce, "tp"}})),
             "has exactly 2 x all_reduce on tp");
+  EXPECT_EQ(testing::DescribeMatcher<const CallRecord&>(CallsExactly({}), /*negation=*/true),
+            "has not exactly no calls");
+  EXPECT_EQ(testing::DescribeMatcher<const CallRecord&>(Calls(2, OpType::kAllReduce, "tp"), /*negation=*/true),
+            "has not 2 x all_reduce on tp");
 }
 
 // ---- as a run file; the tests of the command `rankloom` read one back
@@ -553,6 +563,8 @@ TEST_P(RecordOfARealRankTest, TellsOfCallsThatHaveNotEnded) {
       work = pg->recv(x, 1);
       EXPECT_LT((*CallRecord::of_rank(rank))[0].duration, absl::ZeroDuration());
       EXPECT_THAT(traces::run_text({CallRecord::of_rank(rank)}), HasSubstr("\"ended\":[-1],\"state\":\"s\""));
+      EXPECT_THAT(traces::perfetto_json({CallRecord::of_rank(rank)}),
+                  AllOf(HasSubstr("\"ph\": \"B\""), Not(HasSubstr("\"dur\""))));
       pg->barrier().wait();
       work.wait();
     } else {
@@ -579,6 +591,39 @@ TEST(CallRecordTest, SumsStopAtTheMostThatIsCounted) {
   EXPECT_EQ(r.record->totals()[0].ring.bytes, kMost);
   EXPECT_EQ(r.record->totals()[0].tree.bytes, kMost);
   EXPECT_THAT(r.record->table(), HasSubstr("9223.37 PB"));
+}
+
+TEST(CallRecordTest, TablesHaveBytesInTheUnitThatFits) {
+  for (const auto& [bytes, text] :
+       std::initializer_list<std::pair<int64_t, const char*>>{{999, " 999 B "},
+                                                              {1000, " 1.00 kB "},
+                                                              {999'994, " 999.99 kB "},
+                                                              {999'995, " 1.00 MB "},
+                                                              {999'999, " 1.00 MB "},
+                                                              {1'500'000, " 1.50 MB "},
+                                                              {2'250'000'000, " 2.25 GB "},
+                                                              {3'000'000'000'000, " 3.00 TB "}}) {
+    Recorded r;
+    r.pg->all_reduce(TensorView::meta({bytes}, DType::kUInt8)).wait();
+    EXPECT_THAT(r.record->table(), HasSubstr(text)) << bytes;
+  }
+}
+
+// A file of a large world has fewer calls of a rank than its recorder.
+TEST(RunFileTest, SaysWhyCallsAreNotThere) {
+  for (const int recorded : {600, 500}) {
+    const RunReport report =
+        run_world({.world_size = 4096, .engine = EngineKind::kFibers, .recorded_calls = recorded, .keep_run = true},
+                  [](RankContext& rank) {
+                    if (rank.rank() != 0) return;
+                    auto alone = init_process_group(rank, {.ranks = {0}});
+                    for (int i = 0; i < 520; ++i) alone->barrier().wait();
+                  });
+    ASSERT_TRUE(report.ok()) << report.text();
+    EXPECT_THAT(run_file_text(report),
+                HasSubstr(recorded == 600 ? "\"calls: 8 of 520 are gone: the most that a file has of a rank is 512\""
+                                          : "\"calls: 20 of 520 are gone: WorldOptions::recorded_calls is 500\""));
+  }
 }
 
 }  // namespace

@@ -87,6 +87,11 @@ def check_fake_perfetto(folder):
          (1, 2, 4000, 8000), "all_reduce")
     send = next(e for e in slices if e["name"] == "send" and e["pid"] == 2)["args"]
     same((send["Src Rank"], send["Dst Rank"]), (2, 3), "send")
+    recv = next(e for e in slices if e["name"] == "recv" and e["pid"] == 3)["args"]
+    same((recv["Src Rank"], recv["Dst Rank"]), (2, 3), "recv")
+    # The second member of dp, whose ranks are two apart.
+    roots = [e["args"]["Root rank"] for e in sorted(slices, key=lambda e: e["pid"]) if e["name"] == "broadcast"]
+    same(roots, [2, 3, 2, 3], "roots")
     splits = next(e for e in slices if e["name"] == "all_to_all_single")["args"]
     same((splits["In split size"], splits["Out split size"]), ("[1, 1, 1, 1]", "[3, 1, 1, 1]"), "splits")
     check(splits["Call site"].startswith("write_traces.cc:"), splits)

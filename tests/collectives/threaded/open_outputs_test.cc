@@ -798,5 +798,19 @@ TEST(OpenOutputsOnFibersTest, AnUnfinishedCallThatAThreadLetsGoFailsItsGroupByNa
   EXPECT_THAT(report.text(), HasSubstr("group 0, all_reduce seq 1: the work was dropped unfinished"));
 }
 
+TEST_P(ThrownOverOpenCallsTest, CountsOpenCallsBeyondTheFourth) {
+  for (const int open : {4, 6}) {
+    const std::string text = text_of([open](RankContext& rank, ProcessGroup& pg) {
+      if (rank.rank() == 0) return pg.barrier().wait();
+      std::vector<std::vector<int>> x(static_cast<size_t>(open), std::vector<int>(3));
+      std::vector<Work> works;
+      for (std::vector<int>& one : x) works.push_back(pg.all_reduce(one));
+      throw std::runtime_error("no disk");
+    });
+    EXPECT_THAT(text, ContainsRegex(absl::StrCat("rank 1 had (all_reduce seq [0-9] [^,\n]*(, )?){4}",
+                                                 open == 4 ? "" : " and 2 more", " open\n")));
+  }
+}
+
 }  // namespace
 }  // namespace rankloom

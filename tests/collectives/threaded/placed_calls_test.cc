@@ -533,5 +533,17 @@ TEST_P(PlacedCallsTest, ACallMadeOnceMoreIsGatheredWhileCallsAreCoalesced) {
   });
 }
 
+TEST_P(PlacedCallsTest, AFactorThatChangesIsTheNewOne) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<double> x(1);
+    for (const double factor : {0.5, 0.25, 3.0}) {
+      x[0] = rank.rank() + 1.0;
+      pg->all_reduce(x, ReduceOp::premul_sum(factor)).wait();
+      EXPECT_EQ(x[0], 3 * factor);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

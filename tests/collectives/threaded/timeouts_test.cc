@@ -556,5 +556,34 @@ TEST_P(TimeoutsTest, OfACallBeginsWithItsWait) {
   });
 }
 
+TEST_P(TimeoutsTest, TheWarningOfAWaitWithoutATimeoutNamesNone) {
+  run(warned_options(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank, {.timeout = absl::InfiniteDuration()});
+    if (rank.rank() == 1) await_warning(rank);
+    pg->barrier({.warn_after = rank.rank() == 0 ? absl::Milliseconds(1) : absl::InfiniteDuration()}).wait();
+  });
+  EXPECT_THAT(warnings_,
+              ElementsAre(StartsWith("rank 0, group 0, barrier seq 1: has waited 1ms for rank 1 [group 0, ")));
+}
+
+// A large world's report stays one that is read.
+TEST_P(TimeoutsTest, ATimeoutTellsOfEightRanksAtMost) {
+  run(12, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() != 0) return rank.store().wait({"told"});
+    try {
+      pg->barrier({.timeout = absl::Milliseconds(2)}).wait();
+      ADD_FAILURE() << "nobody else came";
+    } catch (const DistError& error) {
+      size_t told = 0;
+      const std::string text(error.status().message());
+      for (size_t at = 0; (at = text.find("\n  last call of rank ", at)) != std::string::npos; ++at) ++told;
+      EXPECT_EQ(told, 8U) << text;
+    }
+    rank.store().set("told", "");
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

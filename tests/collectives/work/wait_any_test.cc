@@ -135,5 +135,24 @@ TEST_P(WaitAnyTest, LeavesTheCallbacksOfTheProgram) {
   });
 }
 
+// A rank that is stuck there says in what.
+TEST_P(WaitAnyTest, NamesItsFirstWork) {
+  if (!deterministic()) GTEST_SKIP() << "a free run tells of the ranks that it finds";
+  for (const bool both : {true, false}) {
+    const RunReport report = run_to_failure(2, [both](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) return;
+      std::vector<int> a(1), b(1);
+      std::vector<Work> works;
+      works.push_back(pg->recv(a, 1, 1));
+      if (both) works.push_back(pg->recv(b, 1, 2));
+      wait_any(works);
+    });
+    EXPECT_THAT(report.text(), testing::HasSubstr(absl::StrCat("rank 0 waits in wait_any of ",
+                                                               both ? "2 works" : "1 work", both ? ", the first" : "",
+                                                               ": recv seq 1 [group 0, wait_any_test.cc:")));
+  }
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -1,0 +1,81 @@
+"""Runs the commands of tools/gdb/rankloom.py on programs that have threads and frames with the names which those of rankloom have."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = r"""
+#include <pthread.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace rankloom {
+[[gnu::noinline]] void wait() {
+  [] {
+    for (;;) pause();
+  }();
+}
+}  // namespace rankloom
+
+[[gnu::noinline]] void train_step() {
+  rankloom::wait();
+  asm volatile("");
+}
+
+int main() {
+  std::thread rank([] {
+    pthread_setname_np(pthread_self(), "rank 0");
+    train_step();
+  });
+  usleep(200000);
+  raise_here();
+  rank.join();
+}
+"""
+
+
+@unittest.skipUnless(shutil.which("gdb"), "no gdb")
+class GdbCommandsTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def stacks(self, source, command="rankloom stacks"):
+        """The command's output on a program that was compiled by that name of its source."""
+        path = (self.folder / "build" / source).resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#include <csignal>\nvoid raise_here() { raise(SIGTRAP); }\n" + PROGRAM, encoding="utf-8")
+        build = self.folder / "build"
+        build.mkdir(exist_ok=True)
+        subprocess.run(["g++", "-g", "-O0", source, "-o", "program", "-lpthread"], cwd=build, check=True)
+        done = subprocess.run(["gdb", "-q", "-batch", "-nx", "-ex", "run", "-ex", f"source {ROOT / 'tools/gdb/rankloom.py'}", "-ex", command,
+                               "./program"], cwd=build, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+        self.assertIn("rank 0 (thread ", done.stdout, done.stderr)
+        return re.split(r"rank 0 \(thread \d+\)\n", done.stdout, maxsplit=1)[1]
+
+    def test_the_programs_own_frames_only(self):
+        for source in "train.cc", "./train.cc", "../sim/train.cc", "../collectives/train.cc":
+            with self.subTest(source):
+                text = self.stacks(source)
+                # Without that of the lambda in rankloom::wait(), and those of the C and C++ libraries.
+                self.assertRegex(text, rf"^  train_step at {source}:\d+\n  operator\(\) at {source}:\d+\n$".replace(".", "\\."))
+
+    def test_all_frames(self):
+        text = self.stacks("./train.cc", "rankloom stacks -all")
+        self.assertIn("  rankloom::wait at ./train.cc:", text)
+        self.assertIn("  train_step at ./train.cc:", text)
+        self.assertIn("pause", text)
+
+    def test_a_rank_that_is_not_there(self):
+        with self.assertRaisesRegex(AssertionError, "No such rank runs"):
+            self.stacks("train.cc", "rankloom stacks 7")
+
+
+if __name__ == "__main__":
+    unittest.main()
