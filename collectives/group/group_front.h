@@ -84,6 +84,9 @@ class GroupFront : public Kept {
   // Waits until streams have made this member's calls and these are done, as long as the calls' own timeouts say.
   // Returns the first error.
   absl::Status await_streams(CodeSite code);
+  // Closes the outputs of this member's ended calls: their memory is the rank's again. Of a group that is left or
+  // aborted. `ending`: calls that are about to end, and write no more.
+  void close_outputs(const std::vector<std::shared_ptr<WorkState>>& ending = {}) const;
 
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const char* op, const GroupOptions& options, CodeSite code);

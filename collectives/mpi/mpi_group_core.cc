@@ -85,7 +85,7 @@ std::vector<std::shared_ptr<WorkState>> MpiGroupCore::unfinished() const {
     if (work != nullptr && !work->is_over()) works.push_back(work);
   };
   for (const std::unique_ptr<Call>& call : queue_) add(call->work);
-  for (const auto& [message, eager] : sends_waiting_) add(message);
+  for (const Send& send : sends_waiting_) add(send.work);
   for (const Send& send : sends_) add(send.work);
   for (const Recv& recv : recvs_) add(recv.work);
   for (const Move& move : moves_) add(move.work);
@@ -162,7 +162,9 @@ void MpiGroupCore::fail(const absl::Status& cause, bool told) {
   std::erase_if(queue_, [](const std::unique_ptr<Call>& call) {
     return call->stage == Stage::kQueued && call->work == nullptr && !call->closed;
   });
-  for (const auto& [message, eager] : sends_waiting_) engine_.finished(message, cause);
+  for (Send& send : sends_waiting_) {
+    if (send.work != nullptr) engine_.finished(std::move(send.work), cause);
+  }
   sends_waiting_.clear();
   for (Recv& recv : recvs_) engine_.finished(std::move(recv.work), cause);
   recvs_.clear();
@@ -600,20 +602,25 @@ void MpiGroupCore::close_up_to(int64_t calls) {
 std::vector<int32_t> MpiGroupCore::sends_to(int rank) const {
   const int member = group_->group_rank(rank);
   std::vector<int32_t> tags;
-  for (const Send& send : sends_) {
-    if (send.to == member) tags.push_back(send.tag);
-  }
-  for (const auto& [message, eager] : sends_waiting_) {
-    if (message->call().peer == member) tags.push_back(message->call().tag);
+  for (const std::list<Send>* sends : {&sends_, &sends_waiting_}) {
+    for (const Send& send : *sends) {
+      if (send.to == member) tags.push_back(send.tag);
+    }
   }
   return tags;
+}
+
+bool MpiGroupCore::has_only_eager_sends() const {
+  return queue_.empty() && recvs_.empty() && sends_.empty() && moves_.empty() &&
+         std::all_of(sends_waiting_.begin(), sends_waiting_.end(),
+                     [](const Send& send) { return send.work == nullptr; });
 }
 
 void MpiGroupCore::nothing_from(int rank, bool unknown, const std::vector<int32_t>& tags) {
   const int member = group_->group_rank(rank);
   if (member < 0) return;
   const std::string gone = absl::StrCat("rank ", rank, " has ended and will not come");
-  if (unknown && comm_ == MPI_COMM_NULL && size_ > 1 && busy()) {
+  if (unknown && comm_ == MPI_COMM_NULL && size_ > 1 && !has_only_eager_sends()) {
     const CollectiveCall* const first =
         !queue_.empty() && queue_.front()->work != nullptr ? &queue_.front()->work->call() : nullptr;
     fail(make_error(ErrorKind::kDeadlock, group_text(),
@@ -657,14 +664,7 @@ bool MpiGroupCore::progress(int64_t now_ns) {
     press_others(now_ns);
   }
   if (!sends_waiting_.empty() && has_communicator()) {
-    std::deque<std::pair<std::shared_ptr<MpiMessage>, size_t>> waiting;
-    waiting.swap(sends_waiting_);
-    for (const auto& [message, eager_bytes] : waiting) {
-      if (absl::Status s = begin_send(message, eager_bytes); !s.ok()) {
-        engine_.finished(message, s);
-        fail(s, /*told=*/false);
-      }
-    }
+    begin_sends();
     moved = true;
   }
   if (!sends_.empty()) moved = progress_sends(now_ns) || moved;

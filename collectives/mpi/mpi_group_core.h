@@ -110,8 +110,9 @@ class MpiGroupCore final : public MpiMember {
   struct Send {
     std::shared_ptr<MpiMessage> work;  // null: done for its rank
     std::unique_ptr<char[]> staged;    // header, and the bytes of a small one
-    std::unique_ptr<char[]> owned;     // the bytes of a large one that is done for its rank
-    const void* data = nullptr;        // of a large one
+    size_t staged_bytes = 0;
+    std::unique_ptr<char[]> owned;  // the bytes of a large one that is done for its rank
+    const void* data = nullptr;     // of a large one
     size_t bytes = 0;
     int count = 0;  // elements, and what MPI takes them for: counts of bytes would be too large for it
     MPI_Datatype type = MPI_BYTE;
@@ -124,6 +125,9 @@ class MpiGroupCore final : public MpiMember {
     int64_t begun_ns = 0;
     bool told_stuck = false;
     MPI_Request request = MPI_REQUEST_NULL;
+
+    // The rank may change its memory from now on.
+    void keep_data();
   };
   struct MessageHead {
     int64_t numel = 0;
@@ -194,7 +198,12 @@ class MpiGroupCore final : public MpiMember {
   void press_others(int64_t now_ns);
   void ask_ended(std::vector<int>* asked, int64_t call);
 
-  absl::Status begin_send(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes);
+  // Header and data of a message. An eager one is done for its rank then.
+  Send send_of(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes);
+  // Gives MPI those that wait; the group fails if it takes one not.
+  void begin_sends();
+  // Whether nothing is here but sends that are done for their rank and wait for the communicator.
+  bool has_only_eager_sends() const;
   bool progress_sends(int64_t now_ns);
   bool progress_recvs(int64_t now_ns);
   bool progress_moves();
@@ -202,7 +211,8 @@ class MpiGroupCore final : public MpiMember {
   void end_header(Move& move);
   absl::Status difference(const MpiMessage& recv, const MessageHead& head, int source) const;
   void look_for_ended(Recv& recv, int64_t now_ns);
-  Leftover leftover_of(const Move& move) const;
+  // Of a message that nobody received, by its header and the group ranks of both sides.
+  Leftover leftover_of(const char* staged, int from, int to, int tag) const;
 
   const size_t payload_;  // of a frame
   int64_t wanted_ns_ = 0;
@@ -217,7 +227,7 @@ class MpiGroupCore final : public MpiMember {
   PieceExchange exchange_;
 
   std::list<Send> sends_;
-  std::deque<std::pair<std::shared_ptr<MpiMessage>, size_t>> sends_waiting_;  // for the communicator, with eager_bytes
+  std::list<Send> sends_waiting_;  // for the communicator
   std::list<Recv> recvs_;
   std::list<Move> moves_;
   int64_t sends_begun_ = 0;

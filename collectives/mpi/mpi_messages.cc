@@ -36,24 +36,22 @@ absl::Status MpiGroupCore::post(const std::shared_ptr<MpiMessage>& message, size
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   want();
-  absl::Status status;
   if (!message->sends()) {
     recvs_.push_back({.work = message, .begun_ns = monotonic_ns(), .asked = {}, .nothing_from = {}});
     if (has_communicator()) progress_recvs(monotonic_ns());
-  } else if (!has_communicator()) {
-    sends_waiting_.emplace_back(message, eager_bytes);
   } else {
-    status = begin_send(message, eager_bytes);
+    sends_waiting_.push_back(send_of(message, eager_bytes));
+    if (has_communicator()) begin_sends();
   }
   engine_.wake();
-  return status;
+  return absl::OkStatus();
 }
 
-absl::Status MpiGroupCore::begin_send(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes) {
+MpiGroupCore::Send MpiGroupCore::send_of(const std::shared_ptr<MpiMessage>& message, size_t eager_bytes) {
   const CollectiveCall& call = message->call();
   const TensorView& tensor = message->tensor();
   const size_t bytes = tensor.bytes();
-  Send& send = sends_.emplace_back();
+  Send send;
   send.work = message;
   send.to = call.peer;
   send.tag = call.tag;
@@ -80,24 +78,40 @@ absl::Status MpiGroupCore::begin_send(const std::shared_ptr<MpiMessage>& message
   head.eager = eager ? 1 : 0;
   const size_t staged = kMessageHead + (small ? bytes : 0);
   send.staged = std::make_unique_for_overwrite<char[]>(staged);
+  send.staged_bytes = staged;
   std::memcpy(send.staged.get(), &head, sizeof(head));
   if (small && bytes > 0) std::memcpy(send.staged.get() + kMessageHead, tensor.data(), bytes);
-  if (absl::Status s = mpi_status(
-          MPI_Isend(send.staged.get(), static_cast<int>(staged), MPI_BYTE, call.peer, call.tag, comm_, &send.request),
-          "MPI_Isend");
-      !s.ok()) {
+  if (eager) {  // done at once, also where it waits for the communicator
+    send.keep_data();
+    engine_.finished(std::exchange(send.work, nullptr), absl::OkStatus());
+  }
+  return send;
+}
+
+void MpiGroupCore::Send::keep_data() {
+  if (bulk_tag < 0) return;
+  owned = std::make_unique_for_overwrite<char[]>(bytes);
+  std::memcpy(owned.get(), data, bytes);
+  data = owned.get();
+}
+
+void MpiGroupCore::begin_sends() {
+  while (!sends_waiting_.empty()) {
+    sends_.splice(sends_.end(), sends_waiting_, sends_waiting_.begin());
+    Send& send = sends_.back();
+    send.begun_ns = monotonic_ns();
+    const absl::Status begun = mpi_status(MPI_Isend(send.staged.get(), static_cast<int>(send.staged_bytes), MPI_BYTE,
+                                                    send.to, send.tag, comm_, &send.request),
+                                          "MPI_Isend");
+    if (begun.ok()) continue;
+    if (send.work != nullptr) engine_.finished(std::move(send.work), begun);
     sends_.pop_back();
-    return s;
+    return fail(begun, /*told=*/false);
   }
-  if (eager) {
-    (void)take_back(*message);
-    engine_.finished(message, absl::OkStatus());
-  }
-  return absl::OkStatus();
 }
 
 bool MpiGroupCore::take_back(MpiMessage& message) {
-  std::erase_if(sends_waiting_, [&message](const auto& waiting) { return waiting.first.get() == &message; });
+  std::erase_if(sends_waiting_, [&message](const Send& waiting) { return waiting.work.get() == &message; });
   recvs_.remove_if([&message](const Recv& recv) { return recv.work.get() == &message; });
   for (Move& move : moves_) {
     if (move.work.get() != &message) continue;
@@ -107,11 +121,7 @@ bool MpiGroupCore::take_back(MpiMessage& message) {
   for (Send& send : sends_) {
     if (send.work.get() != &message) continue;
     if (send.bulk) return false;
-    if (send.bulk_tag >= 0) {
-      send.owned = std::make_unique_for_overwrite<char[]>(send.bytes);
-      std::memcpy(send.owned.get(), send.data, send.bytes);
-      send.data = send.owned.get();
-    }
+    send.keep_data();
     send.work = nullptr;
   }
   return true;
@@ -274,7 +284,7 @@ void MpiGroupCore::end_header(Move& move) {
     const TensorView& output = move.work->tensor();
     if (output.numel() != head.numel || output.dtype() != dtype) wrong = difference(*move.work, head, move.source);
   } else if (discarded_ != nullptr && (went_well_ || head.eager != 0)) {
-    discarded_->push_back(leftover_of(move));
+    discarded_->push_back(leftover_of(move.staged.get(), move.source, rank_, move.tag));
   }
   const std::shared_ptr<MpiMessage> work = move.work;
   if (!wrong.ok()) move.work = nullptr;
@@ -340,6 +350,10 @@ void MpiGroupCore::tell_unmatched(bool aborted, std::vector<Leftover>* leftovers
     leftovers->push_back({absl::StrCat(recv.work->who(), ": was never sent"),
                           site_place(Site{.code = recv.work->call().code, .group = group_->name()})});
   }
+  // Those that were begun are found by whom they went to.
+  for (const Send& send : sends_waiting_) {
+    if (send.work == nullptr) leftovers->push_back(leftover_of(send.staged.get(), rank_, send.to, send.tag));
+  }
 }
 
 bool MpiGroupCore::discard(std::vector<Leftover>* leftovers) {
@@ -353,12 +367,11 @@ bool MpiGroupCore::discard(std::vector<Leftover>* leftovers) {
   return match(&message, status, nullptr).ok();
 }
 
-MpiMember::Leftover MpiGroupCore::leftover_of(const Move& move) const {
+MpiMember::Leftover MpiGroupCore::leftover_of(const char* staged, int from, int to, int tag) const {
   MessageHead head;
-  std::memcpy(&head, move.staged.get(), sizeof(head));
-  const std::string tag = move.tag != 0 ? absl::StrCat(", tag ", move.tag) : "";
-  return {absl::StrCat("rank ", global_rank(move.source), ", group ", group_->name(), ", send to rank ",
-                       global_rank(rank_), tag, ": was never received"),
+  std::memcpy(&head, staged, sizeof(head));
+  return {absl::StrCat("rank ", global_rank(from), ", group ", group_->name(), ", send to rank ", global_rank(to),
+                       tag != 0 ? absl::StrCat(", tag ", tag) : "", ": was never received"),
           site_place(Site{.code = {head.file.data(), head.line}, .group = group_->name()})};
 }
 

@@ -123,7 +123,14 @@ void MpiProcessGroup::abort(std::string_view reason, CodeSite code) {
   const absl::Status cause =
       make_error(ErrorKind::kAborted,
                  located(absl::StrCat("rank ", by, " aborted group ", group()->name(), ": ", sv(reason)), code));
-  core_->engine().locked([&] { core_->fail(blamed_as(cause, blamed_on(by, cause)), /*told=*/false); });
+  // Another member may have made the group fail a moment ago, and another thread be about to end its calls.
+  const std::vector<std::shared_ptr<WorkState>> ending = core_->engine().locked([&] {
+    core_->fail(blamed_as(cause, blamed_on(by, cause)), /*told=*/false);
+    std::vector<std::shared_ptr<WorkState>> works;
+    core_->engine().append_untold(*group(), &works);
+    return works;
+  });
+  front().close_outputs(ending);
 }
 
 void MpiProcessGroup::shutdown(CodeSite code) {
@@ -140,6 +147,7 @@ void MpiProcessGroup::shutdown(CodeSite code) {
     first = ended;
     op = work->op();
   }
+  front().close_outputs();
   ProcessGroup::shutdown(code);
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
 }

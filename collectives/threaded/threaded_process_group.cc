@@ -213,7 +213,7 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
     group.core_->fail(cause);
     // Another member may have made the group fail a moment ago, and be about to end this one's calls.
     group.rendezvous_->await_failed(group.ProcessGroup::rank());
-    group.close_outputs();
+    group.front().close_outputs();
   };
   if (const std::shared_ptr<ProcessGroup> self = own ? nullptr : weak_from_this().lock(); self != nullptr) {
     absl::AnyInvocable<void()> there = [self, fail] { fail(static_cast<ThreadedProcessGroup&>(*self)); };
@@ -221,14 +221,6 @@ void ThreadedProcessGroup::abort(std::string_view reason, CodeSite code) {
   }
   fail(*this);
   if (own) point_of_caller(site);
-}
-
-void ThreadedProcessGroup::close_outputs() {
-  // The list is memory of this handle's rank, which another one may abort the group by.
-  uses_memory_of(front().world_ref(), global_rank());
-  front().rank_state()->open_outputs().remove_if([this](const OpenCall& call) {
-    return call.open_group() == group().get() && static_cast<const WorkState&>(call).is_over();
-  });
 }
 
 void ThreadedProcessGroup::shutdown(CodeSite code) {
@@ -255,7 +247,7 @@ void ThreadedProcessGroup::shutdown(CodeSite code) {
   }
   rendezvous_->await_completing();
   if (has_mailbox_.load(std::memory_order_acquire)) mailbox_->await_moves(ProcessGroup::rank());
-  close_outputs();
+  front().close_outputs();
   ProcessGroup::shutdown(code);
   throw_if_error(first, {.rank = global_rank(), .group = group()->name(), .op = op});
 }

@@ -64,8 +64,6 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
   GroupFront& front() const { return GroupFront::of(*this); }
   CallPlace fresh(bool message, int line) override;
   absl::Status execute_again(const CallPlace& place, Work* work) override;
-  // Closes the outputs of this member's ended calls: their memory is the rank's again.
-  void close_outputs();
   absl::StatusOr<Work> file(const std::shared_ptr<CollectiveWork>& state, bool on_host);
   // A call was not filed.
   void refused(WorkState& state, const absl::Status& status);

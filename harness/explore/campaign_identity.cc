@@ -105,12 +105,12 @@ CampaignIdentity campaign_identity(const ExploreOptions& options, const Baseline
   const ExploreOptions::Checks& checks = options.checks;
   const uint64_t checked = hash_of(absl::StrCat(checks.results, checks.groups, checks.store_keys, checks.store_values,
                                                 checks.leaks, checks.keys_left));
-  return {
-      .program = program_identity(),
-      .options = absl::StrCat("world_size ", world.world_size, ", seed ", *world.seed, ", first_seed ",
-                              options.first_seed, ", max_steps ", world.max_steps, ", faults \"", world.faults.text(),
-                              "\", strategies ", absl::StrJoin(strategies, " "), ", checks ", absl::Hex(checked)),
-      .first_run = absl::StrCat(absl::Hex(hash_of(baseline.first_trace())))};
+  return {.program = program_identity(),
+          .options = absl::StrCat("world_size ", world.world_size, ", seed ", *world.seed, ", first_seed ",
+                                  options.first_seed, ", max_steps ", world.max_steps, ", faults \"",
+                                  world.faults.text(), options.vary_faults ? "\"" : "\" in each run", ", strategies ",
+                                  absl::StrJoin(strategies, " "), ", checks ", absl::Hex(checked)),
+          .first_run = absl::StrCat(absl::Hex(hash_of(baseline.first_trace())))};
 }
 
 }  // namespace rankloom::internal

@@ -110,7 +110,8 @@ std::string gap_text(const std::vector<ExploreReport::Share>& shares) {
           " that rankloom can see; not verified because of: ", absl::StrJoin(share.unseen, "; "));
     }
     if (share.schedules > 0 || share.open > 0) {
-      return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"), " that can differ were run, ",
+      return absl::StrCat("not exhaustive: ", counted(share.schedules, "schedule"), " that can differ ",
+                          share.schedules == 1 ? "was" : "were", " run, ",
                           share.open == 0 ? "and perhaps more were not"
                                           : absl::StrCat("at least ", share.open,
                                                          share.open == 1 ? " more was not" : " more were not"));

@@ -380,13 +380,19 @@ void Search::found_by_other(const std::string& strategy, int64_t run, WorldOptio
   end_others(absl::StrCat("explore: found by ", strategy, " in its run ", run, ", not shrunk: ", theirs.seen.headline,
                           named ? absl::StrCat("\nrun it again: ", baseline_.rerun_of(world)) : ""));
   if (theirs.died.empty()) {
-    Outcome outcome = baseline_.run(world);
-    if (outcome.failed()) return found(strategy, run, world, std::move(outcome));
+    std::vector<Schedule::Switch> departures;
+    const bool replays = world.schedule.kind() == Schedule::Kind::kReplay;
+    Outcome outcome = baseline_.run(world, {.departures = replays ? &departures : nullptr});
+    // A run that went another way there can make other choices here: their trace is at fault, not the program.
+    const bool astray = replays && is_error_of_replay(message_of(outcome.report.cause));
+    if (outcome.failed() && !astray) return found(strategy, run, world, std::move(outcome));
+    // Their trace is nowhere kept.
+    if (replays) world = baseline_.with(Schedule::steered(*baseline_.world().seed, std::move(departures)));
   }
   ExploreReport::Failure failure;
   failure.strategy = strategy;
   failure.run = run;
-  if (world.schedule.kind() != Schedule::Kind::kReplay) failure.found = world.schedule;
+  failure.found = world.schedule;
   failure.rerun = baseline_.rerun_of(world);
   failure.world = std::move(world);
   if (theirs.died.empty()) {

@@ -217,17 +217,26 @@ class Movers {
   void add(const TaskInfo& info, std::string_view state, const Site& last) {
     Alike& alike = alike_[absl::StrCat(whose_text(info.kind), sv(state), "; ", last_point_text(last))];
     alike.last = last;
+    alike.kind = info.kind;
+    alike.state = state;
     alike.ranks.push_back(info.rank);
   }
   std::string lines() {
     std::string text;
     for (auto& [what, alike] : alike_) {
+      const size_t tasks = alike.ranks.size();
+      const bool several = tasks > 1;
       std::sort(alike.ranks.begin(), alike.ranks.end());
-      const bool several = alike.ranks.size() > 1;
-      std::string state = what.substr(0, what.find(';'));
+      alike.ranks.erase(std::unique(alike.ranks.begin(), alike.ranks.end()), alike.ranks.end());
+      std::string whose = whose_text(alike.kind);
+      if (several && !whose.empty()) {
+        const std::string owners = alike.ranks.size() > 1 ? "their" : absl::StrCat("its ", tasks);
+        whose = absl::StrCat(" (", owners, " ", task_kind_name(alike.kind), "s)");
+      }
+      std::string state = alike.state;
       if (several && state == " runs") state = " run";
       if (several && state == " has not attached") state = " have not attached";
-      absl::StrAppend(&text, "\n  ", ranks_text(alike.ranks), state, "; ", last_point_text(alike.last, several));
+      absl::StrAppend(&text, "\n  ", ranks_text(alike.ranks), whose, state, "; ", last_point_text(alike.last, several));
     }
     return text;
   }
@@ -235,6 +244,8 @@ class Movers {
  private:
   struct Alike {
     Site last;
+    TaskKind kind = TaskKind::kRank;
+    std::string state;
     std::vector<int> ranks;
   };
   std::map<std::string, Alike> alike_;

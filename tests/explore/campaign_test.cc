@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "harness/explore/baseline.h"
+#include "harness/explore/campaign_identity.h"
 #include "harness/explore/campaign_messages.h"
+#include "rankloom/explore.h"
 #include "sim/base/parker.h"
 #include "sim/schedule/early_changes.h"
 #include "sim/schedule/schedule_tree.h"
@@ -632,6 +636,39 @@ TEST(CampaignMessagesTest, CutOrLongerOnesAreRefused) {
   std::string lie = News{.kind = News::Kind::kHello}.encode();
   lie[lie.size() - 4] = '\x7f';
   EXPECT_FALSE(News::decode(lie).ok());
+}
+
+// --- whether processes search for the same
+
+TEST(CampaignIdentityTest, HasAllThatDrawnRunsAndChecksDependOn) {
+  const auto program = [](RankContext&) {};
+  const auto run = [](const std::shared_ptr<World>&, Program, std::vector<std::string>*) { return RunReport(); };
+  const auto text = [&](ExploreOptions options) {
+    if (!options.world.seed.has_value()) options.world.seed = 1;
+    return campaign_identity(options,
+                             Baseline(options.checks, options.world, options.world.world_size, 1, program, run))
+        .options;
+  };
+  using Change = std::function<void(ExploreOptions&)>;
+  const std::vector<Change> changes = {[](auto& o) { o.first_seed = 2; },
+                                       [](auto& o) { o.world.seed = 2; },
+                                       [](auto& o) { o.world.world_size = 3; },
+                                       [](auto& o) { o.max_steps = o.world.max_steps = 7; },
+                                       [](auto& o) { o.world.faults = FaultPlan::seeded(1, 0.5); },
+                                       [](auto& o) { o.vary_faults = false; },
+                                       [](auto& o) { o.strategies.pop_back(); },
+                                       [](auto& o) { o.checks.results = false; },
+                                       [](auto& o) { o.checks.groups = false; },
+                                       [](auto& o) { o.checks.store_keys = false; },
+                                       [](auto& o) { o.checks.store_values = true; },
+                                       [](auto& o) { o.checks.leaks = false; },
+                                       [](auto& o) { o.checks.keys_left = true; }};
+  std::set<std::string> texts = {text({})};
+  for (const Change& change : changes) {
+    ExploreOptions options;
+    change(options);
+    EXPECT_TRUE(texts.insert(text(options)).second) << text(options);
+  }
 }
 
 }  // namespace

@@ -1636,6 +1636,71 @@ TEST(ExploreOpenCallsTest, AResultThatDiffersForAnotherReasonSaysNothingOfThem) 
   EXPECT_THAT(report.text(), testing::Not(HasSubstr("until their call completes")));
 }
 
+TEST(ExploreOnFibersTest, AnObservationOfSomeSchedulesOnlyIsAFailure) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, [](RankContext& rank) {
+        if (rank.store().add("arrived", 1) == 2) observe(rank, "last", 1);
+      });
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.failure->headline,
+              AllOf(StartsWith("results differ between schedules: observation 0 of rank "), HasSubstr("\"last\"")));
+}
+
+TEST(ExploreOnFibersTest, ProgressTellsOfSchedulesAndOfOpenChoices) {
+  std::vector<ExploreOptions::Progress> told;
+  const ExploreReport report =
+      explore({.world = fibers(4),
+               .strategies = {Strategy::exhaustive()},
+               .max_runs = 10,
+               .progress = [&](const ExploreOptions::Progress& progress) { told.push_back(progress); }},
+              append_thrice);
+  ASSERT_FALSE(told.empty());
+  EXPECT_GT(report.shares[0].open, 0);
+  EXPECT_EQ(told.back().open, report.shares[0].open);
+  EXPECT_EQ(told.back().schedules, report.shares[0].schedules);
+  EXPECT_EQ(told.back().strategy, "exhaustive");
+}
+
+TEST(ExploreOnFibersTest, TheFirstRunIsMadeOnceIfAsked) {
+  const auto summary_of = [](bool twice) {
+    return explore({.world = fibers(2), .strategies = {}, .checks = {.twice = twice}}, append_thrice).summary();
+  };
+  EXPECT_EQ(summary_of(false), "no failure in 1 run (not exhaustive: no strategy was asked for)");
+  EXPECT_EQ(summary_of(true), "no failure in 2 runs (not exhaustive: no strategy was asked for)");
+}
+
+TEST(ExploreOnFibersTest, TheWorldsScheduleIsNoneOfTheSearch) {
+  WorldOptions world = fibers(2);
+  world.schedule = Schedule::seeded(4);
+  EXPECT_TRUE(explore({.world = world}, [](RankContext& rank) { rank.store().add("n", 1); }).verified);
+}
+
+TEST(ExploreOnFibersTest, TheFirstSeedIsThatOfTheRanks) {
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::random()}, .first_seed = 700},
+              [](RankContext& rank) { observe(rank, "place", rank.store().add("arrived", 1)); });
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_EQ(report.failure->found.text(), absl::StrCat("seeded:", 699 + report.failure->run));
+  EXPECT_THAT(report.failure->world.schedule.text(), StartsWith("steered:700"));
+}
+
+TEST(ExploreTextTest, CountsWhatWasNotRun) {
+  ExploreReport report;
+  report.runs = 5;
+  report.shares.push_back({.strategy = "exhaustive", .runs = 3, .schedules = 2});
+  EXPECT_EQ(report.summary(),
+            "no failure in 5 runs (not exhaustive: 2 schedules that can differ were run, and perhaps more were not)");
+  EXPECT_THAT(report.text(), HasSubstr("exhaustive: 2 schedules that can differ, and perhaps more that were not run"));
+  report.shares[0].open = 1;
+  EXPECT_THAT(report.summary(), HasSubstr("at least 1 more was not)"));
+  EXPECT_THAT(report.text(), HasSubstr("at least 1 more was not run"));
+  report.shares[0].open = 2;
+  EXPECT_THAT(report.summary(), HasSubstr("at least 2 more were not)"));
+  EXPECT_THAT(report.text(), HasSubstr("at least 2 more were not run"));
+  report.shares[0].schedules = 1;
+  EXPECT_THAT(report.summary(), HasSubstr("1 schedule that can differ was run, "));
+}
+
 TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
   ExploreReport report;
   report.runs = 3;

@@ -607,6 +607,7 @@ TEST(FaultPlanTest, EveryDigitOfARateIsWritten) {
     EXPECT_EQ(FaultPlan::parse(plan.text())->rate(), rate) << plan.text();
   }
   EXPECT_EQ(FaultPlan::seeded(1, 0.1).text(), "seeded:1:0.1");
+  EXPECT_EQ(read_and_written(FaultPlan::seeded(7, 1).text()), "seeded:7:1");
 }
 
 TEST(FaultPlanTest, WhatIsNotAskedForComesBackToo) {
@@ -622,13 +623,54 @@ TEST(FaultPlanTest, RefusesWhatItCouldNotMean) {
   EXPECT_THAT(read_and_written("crash@nth=-2"), HasSubstr("cannot read \"nth=-2\""));
   EXPECT_EQ(read_and_written("seeded:1:0.5:crash;seeded:2:0.25"),
             "faults \"seeded:2:0.25\": drawn from a seed for the second time, want one seed");
-  EXPECT_EQ(read_and_written("seeded"), "faults \"seeded\", want seeded:SEED:RATE[:KIND...] with 0 <= RATE <= 1");
+  for (const char* text : {"seeded", "seeded:7", "seeded:1:0.5:fire"}) {
+    EXPECT_EQ(read_and_written(text),
+              absl::StrCat("faults \"", text, "\", want seeded:SEED:RATE[:KIND...] with 0 <= RATE <= 1"));
+  }
   std::string many;
   for (int i = 0; i < 10'001; ++i) many += "drop;";
   EXPECT_EQ(read_and_written(many), "faults: more than 10000");
 }
 
 WorldOptions fibers(int ranks) { return {.world_size = ranks, .engine = EngineKind::kFibers}; }
+
+TEST(ExploreFaultsOnFibersTest, DrawnFaultsThatDoNotVaryAreThoseOfThePlan) {
+  std::set<float> sums;
+  const auto draw = [&sums](bool vary) {
+    WorldOptions world = fibers(2);
+    world.faults = FaultPlan::seeded(1, 0.2, {Kind::kCorrupt});
+    sums.clear();
+    explore({.world = world, .strategies = {Strategy::random()}, .max_runs = 60, .vary_faults = vary},
+            [&](RankContext& rank) {
+              std::vector<float> x = {1.0f + static_cast<float>(rank.rank())};
+              init_process_group(rank)->all_reduce(x).wait();
+              sums.insert(x[0]);
+            });
+    return sums.size();
+  };
+  EXPECT_GT(draw(true), 3U);
+  EXPECT_LE(draw(false), 2U);
+  WorldOptions world = fibers(2);
+  world.faults = FaultPlan::seeded(1, 1e-9);
+  const auto verified = [&world](bool vary) {
+    return explore({.world = world, .strategies = {Strategy::exhaustive()}, .vary_faults = vary},
+                   [](RankContext& rank) { rank.store().add("n", 1); })
+        .verified;
+  };
+  EXPECT_TRUE(verified(false));
+  EXPECT_FALSE(verified(true));
+}
+
+TEST(ExploreFaultsOnFibersTest, ListedFaultsAreThereBesideDrawnOnes) {
+  WorldOptions world = fibers(1);
+  world.faults = FaultPlan::seeded(1, 1e-9).plus({{.kind = Kind::kDelay, .op = "store set", .by = absl::Seconds(1)}});
+  std::set<absl::Duration> ends;
+  explore({.world = world, .strategies = {Strategy::random()}, .max_runs = 20}, [&](RankContext& rank) {
+    rank.store().set("k", "v");
+    ends.insert(rank.now());
+  });
+  EXPECT_THAT(ends, ElementsAre(absl::Seconds(1)));
+}
 
 TEST(ExploreFaultsOnFibersTest, DrawnFaultsShrinkToTheOneThatMatters) {
   // Right with any delay, but not with a dropped send.

@@ -741,7 +741,7 @@ std::vector<Shown> shown() {
                                            {.kind = Kind::kDrop},
                                            {.kind = Kind::kSet, .a = 1}}})},
       {"read: WorldState::asks", in_another_order},
-      {"write: ThreadedProcessGroup::close_outputs", aborted_by_other},
+      {"write: GroupFront::close_outputs", aborted_by_other},
       {"write: SimStream::Queue::give_up", event_of_other},
       {"write: told_of_made_alone", fake_of(/*of_ranks=*/false)},
       {"read: told_of_made_alone", fake_of(/*of_ranks=*/false)},

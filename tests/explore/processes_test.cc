@@ -16,6 +16,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <ostream>
 #include <set>
 #include <stdexcept>
@@ -28,6 +29,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "harness/explore/forked_workers.h"
 #include "harness/explore/search.h"
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
@@ -331,6 +333,26 @@ TEST(ProcessesOnFibersTest, ARunThatFailsInOneProcessOnlyIsAFailure) {
           "the same run went well when it was made again by another process: it depends on more than the schedule"));
 }
 
+// Of an exhaustive search: what went wrong there, and the run's own choices, though another process makes others.
+TEST(ProcessesOnFibersTest, AnExploredRunThatFailsInOneProcessOnlyIsAFailure) {
+  const pid_t here = getpid();
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}, .processes = 2}, [&](RankContext& rank) {
+        rank.yield();
+        if (getpid() != here && rank.rank() == 0) throw std::runtime_error("elsewhere");
+        rank.store().add("n", 1);
+        rank.yield();
+      });
+  ASSERT_TRUE(report.failure.has_value()) << report.text();
+  EXPECT_THAT(report.failure->headline, HasSubstr("elsewhere"));
+  EXPECT_THAT(report.failure->found.text(), testing::StartsWith("steered:"));
+  EXPECT_THAT(report.failure->rerun, HasSubstr("RANKLOOM_SCHEDULE=steered:"));
+  EXPECT_THAT(
+      report.text(),
+      HasSubstr(
+          "the same run went well when it was made again by another process: it depends on more than the schedule"));
+}
+
 // --- budgets
 
 TEST(ProcessesOnFibersTest, KeepToTheBudget) {
@@ -361,6 +383,7 @@ TEST(ProcessesOnFibersTest, KeepToTheBudget) {
   EXPECT_GT(late.runs, 2);
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back().runs, late.runs);
+  EXPECT_GT(late.shares[1].runs, 0) << "half of the time is theirs";
 }
 
 TEST(ProcessesOnFibersTest, OneRunIsEnoughForThem) {
@@ -753,6 +776,20 @@ TEST(ProcessesOnFibersTest, EndWithTheProcessThatLeadsThemInARunWithoutEnd) {
     EXPECT_EQ(poll(&end, 1, 10'000), 1) << "a worker goes on";
     if (end.revents == 0) kill(-leader, SIGKILL);
     close(ends[0]);
+  }
+}
+
+// A process that somebody ended is no failure of the program at once.
+TEST(ForkedWorkersTest, SignalsOfOthersAreTold) {
+  for (const int sent : {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGABRT}) {
+    ForkedWorkers workers([sent](LeaderLink*) {
+      std::signal(sent, SIG_DFL);
+      std::raise(sent);
+    });
+    ASSERT_EQ(workers.start(1), 1);
+    std::optional<WorkerLinks::Event> event;
+    while (!event.has_value()) event = workers.receive(100'000'000);
+    EXPECT_EQ(event->by_others, sent != SIGABRT) << event->ended;
   }
 }
 

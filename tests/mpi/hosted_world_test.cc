@@ -333,5 +333,19 @@ TEST(HostedWorldTest, ARunIsNoDeadlockWhileAnOutsideWakerIsHeld) {
   }
 }
 
+// Members are of processes in turn; sums have the group's order of ranks all the same.
+TEST(HostedWorldTest, SumsOfAGroupWhoseProcessesAlternateHaveTheBitsOfOneProcess) {
+  if (processes_of_job() < 2) GTEST_SKIP() << "want 2 processes";
+  const RunReport report = run_mpi_world({}, ranks_per_process, [](RankContext& rank) {
+    const int far = ranks_per_process, r = rank.rank();
+    if (r != 0 && r != 1 && r != far && r != far + 1) return;
+    auto pg = init_process_group(rank, {.ranks = {0, far, 1, far + 1}});
+    std::vector<float> x = {std::vector<float>{1e8F, 1, -1e8F, 1}[static_cast<size_t>(pg->rank())]};
+    pg->all_reduce(x).wait();
+    EXPECT_EQ(x[0], 1);  // process by process: 2
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+}
+
 }  // namespace
 }  // namespace rankloom

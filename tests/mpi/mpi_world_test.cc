@@ -11,6 +11,7 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -313,6 +314,79 @@ TEST(MpiWorldTest, LargeMessagesArrive) {
     return Bytes();
   });
   EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
+// Also in a group that has no communicator yet, where the receiver has not called, and of more than a header carries.
+TEST(MpiWorldTest, AnEagerSendIsDoneAtOnce) {
+  if (ranks_of_job() < 2) GTEST_SKIP() << "want 2 ranks";
+  for (const bool first : {true, false}) {
+    for (const size_t count : {1U, 50'000U}) {
+      const Ran ran = run_all([&](RankContext& rank) {
+        std::shared_ptr<ProcessGroup> other;
+        if (!first) other = init_process_group(rank);
+        auto pg = init_process_group(rank, {.eager_bytes = 1 << 20});
+        std::vector<int32_t> x(count, 7);
+        if (rank.rank() == 0) {
+          Work sent = pg->send(x, 1, 2);
+          EXPECT_TRUE(sent.is_success());
+          x.assign(count, 9);
+          (void)pg->send(x, 1, 3);
+          x.assign(count, 11);
+          rank.store().set("changed", "");
+        } else if (rank.rank() == 1) {
+          rank.store().wait({"changed"});
+          pg->recv(x, 0, 3).wait();
+          EXPECT_EQ(x, std::vector<int32_t>(count, 9));
+          pg->recv(x, 0, 2).wait();
+          EXPECT_EQ(x, std::vector<int32_t>(count, 7));
+        }
+        return Bytes();
+      });
+      EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+      EXPECT_THAT(ran.report.notes, testing::IsEmpty());
+    }
+  }
+}
+
+// Nobody else ever calls: its group has no communicator when the run ends.
+TEST(MpiWorldTest, AnEagerSendOfALaterGroupThatNobodyReceivesIsNoted) {
+  if (ranks_of_job() < 2) GTEST_SKIP() << "want 2 ranks";
+  const Ran ran = run_all([](RankContext& rank) {
+    auto first = init_process_group(rank);
+    auto pg = init_process_group(rank, {.eager_bytes = 64});
+    const std::vector<int32_t> x(2);
+    if (rank.rank() == 0) (void)pg->send(x, 1, 5);
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+  if (process_of_job() == 0) {
+    EXPECT_THAT(ran.report.notes, testing::Contains(HasSubstr("send to rank 1, tag 5: was never received")));
+  }
+}
+
+// Buffers of calls that are over are the rank's again, though their handles are there.
+TEST(MpiWorldTest, AGroupThatIsLeftOrAbortedFreesItsBuffers) {
+  for (const bool aborts : {false, true}) {
+    const Ran ran = run_all([aborts](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      auto other = pg->new_group();
+      std::vector<float> x = {1};
+      Work open = aborts ? other->recv(x, (rank.rank() + 1) % rank.world_size()) : other->all_reduce(x);
+      pg->barrier().wait();
+      if (aborts) {
+        other->abort("no need");
+      } else {
+        other->shutdown();
+        EXPECT_EQ(x[0], rank.world_size());
+      }
+      x[0] = 2;
+      pg->all_reduce(x).wait();
+      EXPECT_EQ(x[0], 2.0F * static_cast<float>(rank.world_size()));
+      EXPECT_THAT(error_of([&] { open.wait(); }), HasSubstr(aborts ? " aborted group 0.1: no need" : "no error"));
+      return Bytes();
+    });
+    EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+  }
 }
 
 TEST(MpiWorldTest, RanksMeetInTheStore) {
@@ -673,6 +747,16 @@ TEST(MpiWorldTest, ARankThatHasEndedIsNotWaitedFor) {
     return Bytes();
   });
   EXPECT_TRUE(messages.report.ok()) << messages.report.text();
+  const Ran sends = run_all([](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    pg->barrier().wait();
+    if (rank.rank() != 0) return Bytes();
+    std::vector<float> x(3);
+    EXPECT_THAT(error_of([&] { pg->send(x, 1, 4).wait(absl::Seconds(20)); }),
+                HasSubstr("send to rank 1, tag 4: rank 1 has ended and will not receive"));
+    return Bytes();
+  });
+  EXPECT_TRUE(sends.report.ok()) << sends.report.text();
 }
 
 // Of those that end one after another, each is asked.
@@ -944,6 +1028,9 @@ TEST(MpiWorldTest, OptionsThatDoNotFitAreRefused) {
   EXPECT_THAT(refused({.engine = EngineKind::kFibers}), HasSubstr("engine is fibers, want threads"));
   EXPECT_THAT(refused({.schedule = Schedule::seeded(3)}), HasSubstr("schedule is seeded:3, want free"));
   EXPECT_THAT(refused({.poison = true}), HasSubstr("poison is on, want it off"));
+  EXPECT_THAT(refused({.late_completion = true}), HasSubstr("late_completion is on, want it off"));
+  EXPECT_THAT(refused({.break_at = Schedule::BreakPoint{.rank = 0, .group = "0", .seq = 1}}),
+              HasSubstr("break_at is set, want it unset"));
   const Ran inside = run_all([](RankContext& rank) {
     EXPECT_THAT(error_of([] { (void)run_mpi_world({}, [](RankContext&) {}); }),
                 HasSubstr(absl::StrCat("called by rank ", rank.rank())));
@@ -1003,6 +1090,21 @@ TEST(LikenessTest, IsThatOfCallsThatAgree) {
     }
   }
   EXPECT_EQ(call_described_by("abc", Group(0, "0", 2)), nullptr);
+}
+
+TEST(LikenessTest, OrdersOfReductionDiffer) {
+  using Order = ReduceOp::Order;
+  std::vector<float> a(6);
+  std::set<uint64_t> seen;
+  for (const Order& order : {Order{}, Order{.kind = Order::Kind::kSeeded, .seed = 5},
+                             Order{.kind = Order::Kind::kSeeded, .seed = 6}, Order{.accumulate_in_float = false}}) {
+    CollectiveCall call;
+    call.op = OpType::kAllReduce;
+    call.inputs = call.outputs = TensorList(TensorView(a));
+    call.order = order;
+    seen.insert(likeness_of(call));
+  }
+  EXPECT_EQ(seen.size(), 4U);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <atomic>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -234,6 +235,28 @@ TEST_P(DescribeTest, ARankThatStandsStillIsToldWithHowToRunItAgain) {
   EXPECT_THAT(text, testing::ContainsRegex(
                         repeats ? "\n  run it again: (RANKLOOM_REPLAY_RUN=[0-9]+ )?RANKLOOM_ENGINE=[a-z]+ RANKLOOM_"
                                 : "yield \\[job.cc:61\\]$"));
+}
+
+TEST(DescribeTest, TellsOfSeveralRanksAtOnce) {
+  World world({.world_size = 3});
+  world.attach(0);
+  EXPECT_THAT(world.describe(), HasSubstr("\n  ranks 1-2 have not attached; they have come to no point yet"));
+  world.detach();
+  std::atomic<int> there{0};
+  std::atomic<bool> told{false};
+  std::string text;
+  run_world({.world_size = 3}, [&](RankContext& rank) {
+    if (rank.rank() < 2) {
+      rank.yield({"dir/job.cc", 90});
+      ++there;
+      while (!told) sched_yield();
+      return;
+    }
+    while (there < 2) sched_yield();
+    text = rank.world().describe();
+    told = true;
+  }).throw_if_failed();
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0-1 run; their last point: yield [job.cc:90]"));
 }
 
 }  // namespace

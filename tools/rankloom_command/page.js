@@ -124,7 +124,8 @@ function ordinal(n) {
 }
 function bytesText(bytes) {
   for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-    if (bytes >= size) return `${+(bytes / size).toPrecision(3)} ${unit}`;
+    // A number that would be rounded to a thousand of the smaller unit is one of this.
+    if (bytes >= 0.9995 * size) return `${+(bytes / size).toPrecision(3)} ${unit}`;
   }
   return `${bytes} B`;
 }

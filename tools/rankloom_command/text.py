@@ -40,8 +40,10 @@ def time_text(ns: int) -> str:
 def bytes_text(size: int) -> str:
     """Bytes for people: "1.5 MB"."""
     for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
+        # A number that would be rounded to a thousand of the smaller unit is one of this.
+        if size >= 0.9995 * factor:
+            value = size / factor
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
     return f"{size} B"
 
 
@@ -221,6 +223,11 @@ def lanes_text(run: Run) -> str:
     return ", ".join(run.lanes()) or str(run.world_size)
 
 
+def endings_text(run: Run) -> str:
+    """How the ranks ended: "ok: ranks 0-1; failed: rank 2"."""
+    return "; ".join(f"{how}: {ranks_text(ranks)}" for how, ranks in run.endings().items())
+
+
 def diff(a: Run, b: Run) -> tuple[str, bool]:
     """The text, and whether the runs are alike."""
     lines = []
@@ -229,6 +236,7 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
         ("schedule", (a.run["schedule"], b.run["schedule"])),
         ("engine", (a.run["engine"], b.run["engine"])),
         ("end", (a.headline(), b.headline())),
+        ("ranks ended", (endings_text(a), endings_text(b))),
     ):
         if values[0] != values[1]:
             lines += [f"{what}:", f"  a: {values[0]}", f"  b: {values[1]}"]

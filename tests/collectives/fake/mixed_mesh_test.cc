@@ -89,6 +89,8 @@ TEST_P(MixedMeshTest, RefusesSizesThatDoNotMultiply) {
           "its real dimensions have 2 * 4 = 8 ranks, want the world's 4");
     wrong({{.name = "tp", .size = 4}, {.name = "dp", .size = 4, .backend = kFake, .coordinate = 4}},
           "dimension dp has coordinate 4, want 0 <= coordinate < size = 4");
+    wrong({{.name = "tp", .size = 4}, {.name = "dp", .size = 4, .backend = kFake, .coordinate = -1}},
+          "dimension dp has coordinate -1, want 0 <= coordinate < size = 4");
     wrong({{.name = "tp", .size = 4}, {.name = "dp", .size = 0, .backend = kFake}},
           "dimension dp has size 0, want at least 1");
     wrong({{.name = "tp", .size = 4}, {.name = "dp", .size = 1 << 30, .backend = kFake}},

@@ -430,5 +430,15 @@ TEST(FakeProcessGroupTest, RefusesEveryCallOnRequest) {
   EXPECT_THROW(pg->barrier().wait(), DistError);
 }
 
+// Of statuses that were made elsewhere.
+TEST(ErrorKindTest, IsThatOfTheStatusCode) {
+  EXPECT_EQ(error_kind(absl::DeadlineExceededError("")), ErrorKind::kTimeout);
+  EXPECT_EQ(error_kind(absl::CancelledError("")), ErrorKind::kAborted);
+  EXPECT_EQ(error_kind(absl::AbortedError("")), ErrorKind::kAborted);
+  EXPECT_EQ(error_kind(absl::InvalidArgumentError("")), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(error_kind(absl::OutOfRangeError("")), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(error_kind(absl::UnavailableError("")), ErrorKind::kCollectiveError);
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -37,6 +37,7 @@ TEST_P(DeviceMeshTest, MembersAgreeOnNamesWithCommas) {
     const std::vector<std::string> here = {"a, b", "c"}, there = {"a", "b, c"};
     (void)init_device_mesh(rank, {2, 2}, rank.rank() == 0 ? here : there);
   });
+  if (report.outcomes.empty()) return;  // too few processes
   EXPECT_THAT(report.text(), AllOf(HasSubstr("Mismatch: "), HasSubstr("| [2, 2] (\"a, b\", c) | 0 "),
                                    HasSubstr("| [2, 2] (a, \"b, c\") | 1-3 ")));
 }
@@ -48,12 +49,15 @@ TEST_P(DeviceMeshTest, AGroupIsNoMesh) {
     if (rank.rank() == 0) (void)pg->new_group({0, 1});
     if (rank.rank() == 1) (void)init_device_mesh(pg, {2});
   });
+  if (report.outcomes.empty()) return;  // too few processes
   EXPECT_THAT(report.text(), AllOf(HasSubstr("members issued different calls\n"), HasSubstr("| those of a mesh | 1 ")));
 }
 
 TEST_P(DeviceMeshTest, ABadTimeoutIsThatOfTheMesh) {
-  const RunReport report = run_to_failure(
-      1, [](RankContext& rank) { (void)init_device_mesh(rank, {1}, {}, {.timeout = -absl::Seconds(1)}); });
+  const RunReport report = run_to_failure(1, [](RankContext& rank) {
+    (void)init_device_mesh(init_process_group(rank), {1}, {}, {.timeout = -absl::Seconds(1)});
+  });
+  if (report.outcomes.empty()) return;  // a process of another rank
   EXPECT_THAT(report.text(), HasSubstr("init_device_mesh: timeout is -1s, want"));
 }
 

@@ -847,5 +847,23 @@ TEST_P(PointToPointTest, RecordsPeersAndNumbers) {
   });
 }
 
+// Channels that are empty are thrown away; those with a send that waits are not.
+TEST_P(PointToPointTest, KeepsSendsUnderManyTags) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x(600, -1);
+    std::vector<Work> works;
+    if (rank.rank() == 1) rank.store().wait({"sent"});
+    for (int tag = 0; tag < 600; ++tag) {
+      if (rank.rank() == 0) x[static_cast<size_t>(tag)] = tag;
+      const TensorView one(&x[static_cast<size_t>(tag)], {1});
+      works.push_back(rank.rank() == 0 ? pg->send(one, 1, tag) : pg->recv(one, 0, tag));
+    }
+    if (rank.rank() == 0) rank.store().set("sent", "");
+    wait_all(works);
+    for (int tag = 0; tag < 600; ++tag) ASSERT_EQ(x[static_cast<size_t>(tag)], tag);
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -660,12 +660,12 @@ TEST(ReductionTest, BoolsComeOutAsZeroOrOne) {
 
 #if defined(__x86_64__)
 using FloatModes = unsigned;
-constexpr FloatModes kFlushAndRoundUp = 0x8040 | 0x4000;
+constexpr FloatModes kFlushAndRound[] = {0x8040 | 0x4000, 0x8040 | 0x2000, 0x8040 | 0x6000};  // up, down, to zero
 FloatModes float_modes() { return _mm_getcsr(); }
 void set_float_modes(FloatModes modes) { _mm_setcsr(modes); }
 #elif defined(__aarch64__)
 using FloatModes = uint64_t;
-constexpr FloatModes kFlushAndRoundUp = 1 << 24 | 1 << 22;
+constexpr FloatModes kFlushAndRound[] = {1 << 24 | 1 << 22, 1 << 24 | 2 << 22, 1 << 24 | 3 << 22};  // up, down, to zero
 FloatModes float_modes() {
   FloatModes modes;
   asm volatile("mrs %0, fpcr" : "=r"(modes));
@@ -680,15 +680,18 @@ TEST(ReductionTest, TheThreadsFloatModesChangeNothing) {
   for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64}) {
     std::vector<Buffer> plain = filled_buffers(3, dtype, 1000, 2);
     for (Buffer& buffer : plain) std::memset(buffer.data(), 1, buffer.size() / 2);  // subnormal, or very small
-    std::vector<Buffer> flushed = plain;
+    const std::vector<Buffer> before = plain;
     run_kernel(run_all_reduce, all_reduce_calls(plain, ReduceOp::kAvg, {}));
-    const FloatModes saved = float_modes();
-    set_float_modes(saved | kFlushAndRoundUp);
-    run_kernel(run_all_reduce, all_reduce_calls(flushed, ReduceOp::kAvg, {}));
-    const FloatModes after = float_modes();
-    set_float_modes(saved);
-    EXPECT_EQ(after & kFlushAndRoundUp, kFlushAndRoundUp) << "the thread's modes were not put back";
-    EXPECT_TRUE(copies(plain) == copies(flushed)) << dtype_name(dtype);
+    for (const FloatModes modes : kFlushAndRound) {
+      std::vector<Buffer> flushed = before;
+      const FloatModes saved = float_modes();
+      set_float_modes(saved | modes);
+      run_kernel(run_all_reduce, all_reduce_calls(flushed, ReduceOp::kAvg, {}));
+      const FloatModes after = float_modes();
+      set_float_modes(saved);
+      EXPECT_EQ(after & modes, modes) << "the thread's modes were not put back";
+      EXPECT_TRUE(copies(plain) == copies(flushed)) << dtype_name(dtype) << ", modes " << modes;
+    }
   }
 }
 #endif

@@ -124,9 +124,9 @@ TEST(MismatchTest, ShowsHowAReductionIsRounded) {
   CollectiveCall c = all_reduce(42, f32({4}));
   c.order.seed = 3;
   EXPECT_THAT(report({&a, &b, &c}),
-              EndsWith("  order of reduction | rank                        | 0     | train.cc:40\n"
+              EndsWith("  order of reduction | rank                       | 0     | train.cc:40\n"
                        "                     | rank, rounded at each step | 1     | train.cc:41\n"
-                       "                     | rank(3)                     | 2     | train.cc:42"));
+                       "                     | rank(3)                    | 2     | train.cc:42"));
 }
 
 TEST(MismatchTest, GroupsRanksFieldByField) {

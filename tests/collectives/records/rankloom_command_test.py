@@ -222,6 +222,15 @@ class CommandTest(unittest.TestCase):
         code, _, err = command("show", "/dev/zero")
         self.assertEqual((code, err), (2, 'rankloom: file "/dev/zero": no run file: its first line is not that of one\n'))
 
+    def test_a_long_trace_is_cut_in_its_middle(self):
+        body = trace.MAGIC + b"\x08seeded:7" + b"\x01\x04send" + b"\x2d" + b"".join(bytes([0, 0, 3, 4, n, 5]) for n in range(45))
+        path = self.folder / "long.rltrace"
+        path.write_bytes(body + trace._fnv1a(body).to_bytes(8, "little"))
+        code, out, _ = command("trace", path)
+        numbers = [line.split(":")[0].strip() for line in out.splitlines()[1:]]
+        self.assertEqual((code, numbers), (0, [*map(str, range(20)), "... 5 more", *map(str, range(25, 45))]))
+        self.assertEqual(command("trace", path, "--all")[1].count("\n"), 46)
+
     def test_an_endless_file_is_no_trace(self):
         code, _, err = command("trace", "/dev/zero")
         self.assertEqual((code, err), (2, 'rankloom: file "/dev/zero": no trace of version 1: it does not begin with RLTRACE1\n'))
@@ -292,6 +301,25 @@ class CommandTest(unittest.TestCase):
         out = text.show(self.run_of("key"))
         self.assertIn("  calls of ranks 0-2:\n    all_reduce seq 1", out)
         self.assertIn('    store get "checkpoint/file" (not complete) write_runs.cc:', out)
+
+    def test_diff_tells_of_ends_that_differ(self):
+        first = run_file.parse(small_runs.run_file({}, "rr"), "a")
+        stuck = {"ok": False, "text": "Deadlock: no rank can move", "schedule": "seeded:2"}
+        told, alike = text.diff(first, run_file.parse(small_runs.run_file(stuck, "rr"), "b"))
+        self.assertEqual(told.split("calls: ")[0],
+                         "schedule:\n  a: seeded:1\n  b: seeded:2\nend:\n  a: ok\n  b: Deadlock: no rank can move\n")  # fmt: skip
+        self.assertFalse(alike)
+        told, alike = text.diff(first, run_file.parse(small_runs.run_file({}, "rs"), "b"))
+        self.assertEqual(told, "ranks ended:\n  a: returned: ranks 0-1\n  b: returned: rank 0; stopped: rank 1\n"
+                               "calls: equal, as far as both files have them\n")  # fmt: skip
+        self.assertFalse(alike)
+        waits = run_file.parse(small_runs.deleted().replace(b'"kind": "Deadlock"', b'"kind": "Timeout"'), "x")
+        self.assertEqual(waits.endings(), {"stopped in a wait": [0, 1, 2, 3]})
+
+    def test_bytes_have_the_unit_that_fits(self):
+        for size, said in ((999, "999 B"), (1000, "1 kB"), (999_499, "999 kB"), (999_600, "1 MB"), (2_340_000_000, "2.34 GB"),
+                           (999_600_000_000, "1 TB"), (1_500_000_000_000_000, "1500 TB")):  # fmt: skip
+            self.assertEqual(text.bytes_text(size), said)
 
     def test_diff_names_the_first_operation_that_differs(self):
         code, out, _ = command("diff", self.folder / "adds.rlrun", self.folder / "adds_otherwise.rlrun")

@@ -199,18 +199,36 @@ TEST(DeviceStallTest, TheTextOfAStallNamesTheStreamsThatWait) {
   run_world(std::move(options), [&](RankContext& rank) {
     use_device(state_of(rank).world(), driver);
     FakeDeviceStream stream(rank, *driver, "comm");
-    const auto work = std::make_shared<FutureWork>(rank);
-    WorkState::handle(work).block_current_stream(stream);
+    std::vector<std::shared_ptr<FutureWork>> works;
+    for (int i = 0; i < 6; ++i) {
+      works.push_back(std::make_shared<FutureWork>(rank));
+      WorkState::handle(works.back()).block_current_stream(stream);
+    }
     rank.yield();                                         // told of anew from here
     while (!told) absl::SleepFor(absl::Milliseconds(1));  // as a call of the device that waits for the stream
-    work->resolve();
+    for (const std::shared_ptr<FutureWork>& work : works) work->resolve();
     stream.synchronize();
   }).throw_if_failed();
   EXPECT_THAT(
       text, testing::ContainsRegex("rank 0 has come to no scheduling point for 20ms of real time.*\n"
                                    "(.*\n)?  streams of the device wait for works, and the device may make calls wait "
                                    "for them .the first launch of a kernel, what makes or frees memory or streams.:\n"
-                                   "    rank 0, stream comm: "));
+                                   "(    rank 0, stream comm: [^\n]*\n){4}    and 2 more"));
+}
+
+// The device has gone on with data that nobody had computed.
+TEST_P(DeviceTest, AWaitThatTheDeviceGaveUpMarksTheStreamFailed) {
+  run(1, [&](RankContext& rank) {
+    FakeDeviceStream stream(rank, driver(), "comm");
+    driver().give_up_waits();
+    const auto work = std::make_shared<FutureWork>(rank);
+    WorkState::handle(work).block_current_stream(stream);
+    const Stream::Event behind = stream.record();
+    while (!behind.query()) sched_yield();
+    work->resolve();
+    EXPECT_THAT(error_of([&] { stream.synchronize(); }),
+                HasSubstr("stream comm: the device gave up waiting for a work: "));
+  });
 }
 
 TEST_P(DeviceTest, AnAbortReleasesTheStream) {
@@ -585,6 +603,48 @@ TEST_P(DeviceTest, ADeviceThatRefusesALaunchFailsEveryMember) {
     EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }),
                 HasSubstr("CollectiveError: group 0, all_reduce seq 1: fake device: launch failed"));
     EXPECT_THAT(error_of([&] { pg->all_reduce(on_device(x)).wait(); }), HasSubstr("the group failed before"));
+  });
+}
+
+TEST_P(DeviceTest, ADeviceThatRefusesTheLaunchOfAMessageFailsBothSides) {
+  driver().fail_runs(1);
+  std::vector<std::string> errors(2);
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(4, 1);
+    std::string& error = errors[static_cast<size_t>(rank.rank())];
+    error = error_of([&] { rank.rank() == 0 ? pg->send(on_device(x), 1).wait() : pg->recv(on_device(x), 0).wait(); });
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("fake device: launch failed"));
+}
+
+TEST_P(DeviceTest, AMessageBetweenTwoDevicesIsRefused) {
+  std::vector<std::string> errors(2);
+  run(2, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(1);
+    const TensorView mine(x.data(), DType::kFloat32, {1},
+                          Device{Device::Kind::kCuda, static_cast<int8_t>(rank.rank())});
+    std::string& error = errors[static_cast<size_t>(rank.rank())];
+    error = error_of([&] { rank.rank() == 0 ? pg->send(mine, 1).wait() : pg->recv(mine, 0).wait(); });
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("rank 1, group 0, recv from rank 0: the tensor is on cuda:1, the sender's on cuda:0, "
+                                 "want one device"));
+  }
+}
+
+// A call that writes what an earlier one of the block reads.
+TEST_P(DeviceTest, CoalescedCallsOfOneBufferComeOneAfterAnother) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1.0F + static_cast<float>(rank.rank())}, all(2);
+    pg->start_coalescing();
+    (void)pg->all_gather_into_tensor(on_device(all), on_device(x));
+    (void)pg->all_reduce(on_device(x));
+    pg->end_coalescing().wait();
+    EXPECT_THAT(all, ElementsAre(1, 2));
+    EXPECT_THAT(x, ElementsAre(3));
   });
 }
 

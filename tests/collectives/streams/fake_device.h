@@ -70,6 +70,8 @@ class FakeDriver final : public DeviceDriver {
   int most_launches() const { return most_launches_; }
   // The next `n` launches of plans fail.
   void fail_runs(int n) { failing_runs_ = n; }
+  // From now on streams that wait for a work go on as if their time were up.
+  void give_up_waits() { gives_up_ = true; }
   // From now on the device answers nothing any more and says so.
   void break_down() { broken_ = true; }
   int words_made() const { return words_made_; }
@@ -104,7 +106,8 @@ class FakeDriver final : public DeviceDriver {
   absl::Status wait_word(StreamHandle stream, ControlWord* word, absl::Duration /*limit*/) override {
     ++blocked_streams_;
     enqueue(stream, [this, word] {
-      if (word->released.load() != 1) return false;
+      if (gives_up_) word->gave_up.store(1);
+      if (!gives_up_ && word->released.load() != 1) return false;
       --blocked_streams_;
       return true;
     });
@@ -246,6 +249,7 @@ class FakeDriver final : public DeviceDriver {
   std::atomic<int> most_launches_ = 0;
   std::atomic<int> failing_runs_ = 0;
   std::atomic<bool> broken_ = false;
+  std::atomic<bool> gives_up_ = false;
   std::atomic<int> words_made_ = 0;
   std::set<Queue*> blocked_;  // the thread's own
   Prng prng_;

@@ -682,5 +682,25 @@ TEST_P(StreamTest, AnEventOfAnotherWorldIsRefusedAsLongAsThatLives) {
   });
 }
 
+// More than are looked through at a time, of which half are done and half are not.
+TEST_P(StreamTest, TheEndOfAGroupWaitsForManyCallsThatAreQueued) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream slow(rank, "slow"), fast(rank, "fast");
+    std::vector<int32_t> x(40, 1);
+    std::vector<Work> works;
+    slow.launch([&] { rank.sleep_for(absl::Milliseconds(1)); });
+    for (size_t i = 0; i < 40; ++i) {
+      const TensorView one(&x[i], {1});
+      works.push_back(pg->all_reduce(one, ReduceOp::kSum, {.stream = i < 20 ? &slow : &fast}));
+    }
+    destroy_process_group(pg);
+    for (Work& work : works) EXPECT_TRUE(work.is_success());
+    slow.synchronize();
+    fast.synchronize();
+    EXPECT_THAT(x, testing::Each(2));
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -1644,5 +1644,20 @@ TEST_P(ThreadOutlivesTest, AThreadInAWaitIsToldOfTheEnd) {
   EXPECT_THAT(error, testing::AnyOf(HasSubstr("the world has ended"), StartsWith("Deadlock: no rank can")));
 }
 
+// A world that is stuck asks its hook where ranks are; one that waits there would hang.
+TEST(WhereaboutsDeathTest, AHookMustNotWait) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    World* asked = nullptr;
+    WorldOptions options{.world_size = 1, .engine = EngineKind::kFibers};
+    options.whereabouts = [&asked] { return asked->store().get("late"); };
+    World world(std::move(options));
+    asked = &world;
+    (void)world.run([](RankContext& rank) { rank.store().wait({"never"}); });
+  };
+  EXPECT_DEATH(run(),
+               "a hook of the world \\(whereabouts, on_abort\\) waits in store get key \"late\": hooks must not wait");
+}
+
 }  // namespace
 }  // namespace rankloom

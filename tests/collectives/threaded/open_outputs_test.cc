@@ -1,4 +1,6 @@
 // A rank reads or writes the outputs of calls that it has made and not waited for.
+#include <cmath>
+#include <complex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -396,6 +398,38 @@ TEST_P(OpenOutputsTest, AGroupThatWasLeftFreesItsBuffers) {
       EXPECT_EQ(y[0], 5);
     });
   }
+}
+
+// Between two calls of another group that stay open.
+TEST_P(OpenOutputsTest, AGroupThatWasLeftTakesNoOthersCallsAlong) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto other = pg->new_group({0, 1});
+    std::vector<float> x = {1}, y = {1}, z = {1};
+    Work first = pg->all_reduce(x), open = other->all_reduce(y), last = pg->all_reduce(z);
+    pg->barrier().wait();
+    other->shutdown();
+    last.wait();
+    pg->all_reduce(z).wait();
+    EXPECT_EQ(z[0], 4);
+    first.wait();
+    open.wait();
+  });
+}
+
+TEST_P(OpenOutputsTest, ALowerCallHidesNoHigherOne) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(5, 1);
+    const auto at = [&x](int i) { return TensorView(x.data() + i, {1}); };
+    Work a = pg->all_reduce(at(0)), b = pg->all_reduce(at(4)), c = pg->all_reduce(at(2));
+    EXPECT_THAT([&] { (void)pg->all_reduce(at(4)); },
+                ThrowsDistError(ErrorKind::kInvalidArgument, HasSubstr("overlaps that of all_reduce seq 2")));
+    a.wait();
+    b.wait();
+    c.wait();
+    EXPECT_THAT(x, testing::ElementsAre(2, 1, 2, 1, 2));
+  });
 }
 
 TEST_P(OpenOutputsTest, AGroupThatItsRankAbortedFreesItsBuffers) {
@@ -801,7 +835,7 @@ TEST(OpenOutputsOnFibersTest, AnUnfinishedCallThatAThreadLetsGoFailsItsGroupByNa
 TEST_P(ThrownOverOpenCallsTest, CountsOpenCallsBeyondTheFourth) {
   for (const int open : {4, 6}) {
     const std::string text = text_of([open](RankContext& rank, ProcessGroup& pg) {
-      if (rank.rank() == 0) return pg.barrier().wait();
+      if (rank.rank() == 0) return rank.store().wait({"never"});
       std::vector<std::vector<int>> x(static_cast<size_t>(open), std::vector<int>(3));
       std::vector<Work> works;
       for (std::vector<int>& one : x) works.push_back(pg.all_reduce(one));
@@ -810,6 +844,38 @@ TEST_P(ThrownOverOpenCallsTest, CountsOpenCallsBeyondTheFourth) {
     EXPECT_THAT(text, ContainsRegex(absl::StrCat("rank 1 had (all_reduce seq [0-9] [^,\n]*(, )?){4}",
                                                  open == 4 ? "" : " and 2 more", " open\n")));
   }
+}
+
+// NaN of each width, as an early reader finds it.
+TEST_P(OpenOutputsTest, PoisonIsNaNInEveryFloat) {
+  WorldOptions world = options(2);
+  world.poison = true;
+  run(world, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<Half> half(3);
+    std::vector<BFloat16> brain(3);
+    std::vector<double> wide(3);
+    std::vector<std::complex<float>> pairs(3);
+    if (rank.rank() == 0) {
+      rank.store().wait({"looked"});
+      pg->send(half, 1, 1).wait();
+      pg->send(brain, 1, 2).wait();
+      pg->send(wide, 1, 3).wait();
+      pg->send(pairs, 1, 4).wait();
+    } else {
+      std::vector<Work> works;
+      works.push_back(pg->recv(half, 0, 1));
+      works.push_back(pg->recv(brain, 0, 2));
+      works.push_back(pg->recv(wide, 0, 3));
+      works.push_back(pg->recv(pairs, 0, 4));
+      EXPECT_EQ(half[2].bits, 0x7e00);
+      EXPECT_EQ(brain[2].bits, 0x7fc0);
+      EXPECT_TRUE(std::isnan(wide[2]));
+      EXPECT_TRUE(std::isnan(pairs[2].real()) && std::isnan(pairs[2].imag()));
+      rank.store().set("looked", "");
+      wait_all(works);
+    }
+  });
 }
 
 }  // namespace

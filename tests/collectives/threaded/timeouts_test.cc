@@ -585,5 +585,29 @@ TEST_P(TimeoutsTest, ATimeoutTellsOfEightRanksAtMost) {
   });
 }
 
+// Ranks of the world, in a group whose ranks have other numbers.
+TEST_P(TimeoutsTest, AMessageOfASubgroupNamesRanksOfTheWorld) {
+  run(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto some = pg->new_group({1, 2});
+    std::vector<float> got(2);
+    if (rank.rank() != 1) return rank.store().wait({"late"});
+    EXPECT_THAT([&] { some->recv(got, 1, 3, {.timeout = absl::Milliseconds(2)}).wait(); },
+                ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 1, group 0.1, recv from rank 2, tag 3: timed out "
+                                                               "after 2ms waiting for rank 2 [")));
+    rank.store().set("late", "");
+  });
+}
+
+TEST_P(TimeoutsTest, AMismatchSaysOfARankThatItHasNotCalled) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(static_cast<size_t>(3 + rank.rank()));
+    if (rank.rank() == 2) return rank.store().wait({"never"}, absl::InfiniteDuration());
+    pg->all_reduce(x).wait();
+  });
+  EXPECT_THAT(report.text(), HasSubstr("\nmissing:\n  rank 2: has not called"));
+}
+
 }  // namespace
 }  // namespace rankloom

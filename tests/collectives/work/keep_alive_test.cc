@@ -298,5 +298,16 @@ TEST_P(KeepAliveTest, TheOwnerOfADroppedCallDoesNotEndWithinTheCallThatCompletes
   EXPECT_THAT(ends(), ElementsAre(0));
 }
 
+// The send was dropped, and its rank has ended: the receiver's tag is what is wrong.
+TEST_P(KeepAliveTest, AWrongTagOfARankThatHasEndedIsAMismatch) {
+  const RunReport report = run_to_failure(options(2), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto x = std::make_shared<std::vector<float>>(2, 1.0F);
+    if (rank.rank() == 0) return (void)pg->send(*x, 1, 7, {.keep_alive = x});
+    pg->recv(*x, 0, 8).wait();
+  });
+  EXPECT_THAT(report.text(), testing::StartsWith("Mismatch: group 0, send from rank 0 to rank 1, tag 7, seq 1: "));
+}
+
 }  // namespace
 }  // namespace rankloom

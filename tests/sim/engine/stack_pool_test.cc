@@ -315,5 +315,16 @@ TEST(KeptFibersTest, WorldsOfAnyStackSizeFollowEachOther) {
   }
 }
 
+TEST(StackPoolDeathTest, SaysWhatCannotBeReserved) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        StackPool pool;
+        pool.begin(size_t{1} << 50, /*guarded=*/false, 1);
+        pool.take();
+      },
+      "cannot reserve 1 fiber stacks of 1125899906842624 bytes: .*; use a smaller stack_bytes or fewer ranks");
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -42,8 +42,10 @@ TEST(ScheduleTest, ASteeredScheduleIsItsSwitches) {
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->switches(), switches);
   EXPECT_EQ(parsed->seed(), 7u);
-  for (const std::string text : {"steered", "steered:1:", "steered:1:0@1", "steered:1:0>1", "steered:1:0@x>1",
-                                 "steered:1:0@1>1,", "steered:1:-2@1>1", "steered:1:0#1>1", "steered:1:0#1=c1"}) {
+  for (const std::string text :
+       {"steered", "steered:1:", "steered:1:0@1", "steered:1:0>1", "steered:1:0@x>1", "steered:1:0@1>1,",
+        "steered:1:-2@1>1", "steered:1:0#1>1", "steered:1:0#1=c1", "steered:1:0@-1>1", "steered:1:0@1>-1",
+        "steered:1:0#0=-1", "starve", "starve:1:2", "late:x", "late:1:2"}) {
     EXPECT_FALSE(Schedule::parse(text).ok()) << text;
   }
 }

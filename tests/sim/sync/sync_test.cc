@@ -596,5 +596,65 @@ TEST(SyncThreadsTest, RanksOfTwoWorldsMayShareThem) {
   two->add_outside(-1);
 }
 
+TEST_P(SyncTest, AMutexThatAWaitLockedAgainNamesTheWait) {
+  auto scheduler = make(2);
+  Mutex mu("m");
+  CondVar changed;
+  Latch held(1);
+  bool waits = false, set = false;
+  std::string error;
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 0) {
+      lock_unchecked(mu, {"a.cc", 1});
+      waits = true;
+      while (!set) wait_unchecked(changed, mu, {"a.cc", 2});
+      return held.count_down();  // and never unlocks the mutex
+    }
+    while (!set) {
+      (void)scheduler->sleep({.what = "sleep"}, absl::Milliseconds(1));
+      const MutexLock lock(&mu);
+      set = waits;
+      if (set) changed.notify_one();
+    }
+    held.wait();
+    error = error_of([&] { lock_unchecked(mu, {"b.cc", 4}); }, ErrorKind::kDeadlock);
+  });
+  EXPECT_THAT(error, HasSubstr("rank 1 waits in mutex lock \"m\" for rank 0, locked at a.cc:2 [b.cc:4]"));
+}
+
+TEST_P(SyncTest, AMutexThatAThreadOfNoWorldHoldsNamesNoRank) {
+  auto scheduler = make(1);
+  Mutex mu("m");
+  lock_unchecked(mu, {"a.cc", 1});
+  scheduler->run([&](int, Task&) {
+    EXPECT_EQ(error_of(
+                  [&] {
+                    unlock_unchecked(mu, {"b.cc", 2});
+                  },
+                  ErrorKind::kInvalidArgument),
+              "InvalidArgument: rank 0, mutex unlock \"m\": a thread of no world holds it, want the one that locked it "
+              "[b.cc:2]");
+  });
+  unlock_unchecked(mu);
+}
+
+TEST_P(SyncTest, ErrorsHaveOperationAndRank) {
+  auto scheduler = make(2);
+  scheduler->run([&](int rank, Task&) {
+    if (rank == 0) return;
+    Latch latch(2);
+    for (const bool waits : {false, true}) {
+      if (waits) scheduler->abort(make_error(ErrorKind::kAborted, "enough"));
+      try {
+        waits ? latch.wait() : latch.count_down(3);
+        ADD_FAILURE() << "no error";
+      } catch (const DistError& error) {
+        EXPECT_EQ(error.op(), waits ? "latch wait" : "latch count_down");
+        EXPECT_EQ(error.rank(), 1);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace rankloom
