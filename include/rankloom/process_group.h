@@ -246,8 +246,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // From here to end_coalescing(), this member's calls are gathered and issued as one: the collectives of all members
   // must be the same ones in the same order, sends and recvs are matched one by one. Each is checked at once; its Work
   // is done when the whole is, and cannot be waited for before end_coalescing(). A timeout that a call gives is one of
-  // the whole; a stream is given to end_coalescing(), and one that a call gives counts for nothing. Inputs are read
-  // from end_coalescing() on.
+  // the whole; stream and warn_after are end_coalescing()'s, and those that a call gives count for nothing. Inputs are
+  // read from end_coalescing() on.
   void start_coalescing(CodeSite code = CodeSite::here());
   // The work of all that was gathered.
   Work end_coalescing(const CallOptions& options = {}, CodeSite code = CodeSite::here());

@@ -177,6 +177,11 @@ def check_pytorch(folder):
                 same((calls[0]["inputs"]["shapes"][0], calls[0]["outputs"]["shapes"], calls[0]["outputs"]["types"]),
                      ([4, 4], [[8, 4]], ["Tensor(c10::BFloat16)"]), path)
                 same(trace["finish_ts"], 23, path, "end")
+                message, broadcast = ({a["name"]: a["value"] for a in calls[at]["attrs"]} for at in (2, 3))
+                same((message["src_rank"], message["dst_rank"]), (rank // 2 * 2, rank // 2 * 2 + 1), path, "message")
+                same(broadcast["root_rank"], rank % 2 + 2, path, "root")
+                side = calls[2]["outputs" if rank % 2 else "inputs"]
+                check("Tensor(long int)" in side["types"], path, "type of the message", side["types"])
 
 
 # ---- names of any bytes, and long times
