@@ -101,15 +101,14 @@ void GroupFront::need_own_rank(const char* op, CodeSite code) const {
 
 void GroupFront::looked_at() const { uses_memory_of(world_, own_rank_); }
 
-void GroupFront::close_outputs(const std::vector<std::shared_ptr<WorkState>>& ending) const {
+void GroupFront::close_outputs(absl::FunctionRef<bool(const WorkState&)> ending) const {
   // The list is memory of this handle's rank, which another one may abort the group by.
   uses_memory_of(world_, own_rank_);
   const Group* const mine = handle_.group().get();
   rank_state_->open_outputs().remove_if([&](const OpenCall& call) {
     if (call.open_group() != mine) return false;
     const auto& state = static_cast<const WorkState&>(call);
-    return state.is_over() ||
-           std::any_of(ending.begin(), ending.end(), [&state](const auto& work) { return work.get() == &state; });
+    return state.is_over() || ending(state);
   });
 }
 

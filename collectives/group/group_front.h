@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/group/coalescing.h"
@@ -85,8 +86,8 @@ class GroupFront : public Kept {
   // Returns the first error.
   absl::Status await_streams(CodeSite code);
   // Closes the outputs of this member's ended calls: their memory is the rank's again. Of a group that is left or
-  // aborted. `ending`: calls that are about to end, and write no more.
-  void close_outputs(const std::vector<std::shared_ptr<WorkState>>& ending = {}) const;
+  // aborted. `ending`: whether a call is about to end, and writes no more.
+  void close_outputs(absl::FunctionRef<bool(const WorkState&)> ending = [](const WorkState&) { return false; }) const;
 
   // Calls that make groups: the request of one, the agreement of the members on it, and this member's handle.
   GroupRequest request_of(const char* op, const GroupOptions& options, CodeSite code);

@@ -364,6 +364,8 @@ void MpiEngine::want_communicator(const MpiMember& member) ABSL_NO_THREAD_SAFETY
 void MpiEngine::handle_communicators(Kind kind, WireReader* in) {
   const std::string key = in->text();
   if (kind == Kind::kWant) {
+    // Processes go on to their end once they know that all are through, and would not come to make it.
+    if (draining_ == size_) return;
     Wanted& wanted = wanted_[key];
     const int size = in->number<int>();
     wanted.ranks.clear();

@@ -73,7 +73,7 @@ class MpiEngine {
   // The rank's program has ended; `outcomes`: of all ranks, as this process knows them. Waits for all others and for
   // all that is on its way, tells `world` how they ended, and lets go of MPI. Collective.
   void finish(const std::vector<RunReport::Outcome>& outcomes);
-  // Notes of messages to this rank that nobody received, and of its own recvs, after finish().
+  // Notes of messages to this rank that nobody received, and of its own recvs and early sends, after finish().
   const std::vector<std::string>& discarded() const { return discarded_; }
   // Why the run was aborted, as all processes have it, after finish(): the cause of the lowest rank that has one.
   const absl::Status& cause() const { return cause_; }

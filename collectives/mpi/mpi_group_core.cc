@@ -71,6 +71,7 @@ absl::Status MpiGroupCore::file(const std::shared_ptr<MpiCollective>& work) {
     return failed_before(absl::StrCat("rank ", global_rank(rank_), ", ", group_text(), ", ", op_row(call.op).name,
                                       " seq ", call.seq, site_place(Site{.code = call.code})));
   }
+  asked_.clear();  // for an eager send their answer meant nothing
   auto filed = std::make_unique<Call>();
   filed->work = work;
   queue_.push_back(std::move(filed));

@@ -74,7 +74,8 @@ class MpiMember {
     std::string what;   // "rank 1, group 0, recv from rank 2: was never sent"
     std::string place;  // " [group 0, train.cc:12]"
   };
-  // The end of the run, which was aborted or not: recvs that nobody sends to, unless they failed.
+  // The end of the run, which was aborted or not: recvs that nobody sends to, unless they failed, and sends that were
+  // done for their rank before the group had a communicator, which it never got.
   virtual void tell_unmatched(bool aborted, std::vector<Leftover>* leftovers) = 0;
   // After that: takes a message that nobody will receive, and tells it, unless its send failed. False: there is none.
   virtual bool discard(std::vector<Leftover>* leftovers) = 0;

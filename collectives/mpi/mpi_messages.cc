@@ -37,10 +37,12 @@ absl::Status MpiGroupCore::post(const std::shared_ptr<MpiMessage>& message, size
   }
   want();
   if (!message->sends()) {
+    asked_.clear();  // for an eager send their answer meant nothing
     recvs_.push_back({.work = message, .begun_ns = monotonic_ns(), .asked = {}, .nothing_from = {}});
     if (has_communicator()) progress_recvs(monotonic_ns());
   } else {
     sends_waiting_.push_back(send_of(message, eager_bytes));
+    if (sends_waiting_.back().work != nullptr) asked_.clear();
     if (has_communicator()) begin_sends();
   }
   engine_.wake();

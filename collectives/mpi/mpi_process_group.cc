@@ -130,7 +130,14 @@ void MpiProcessGroup::abort(std::string_view reason, CodeSite code) {
     core_->engine().append_untold(*group(), &works);
     return works;
   });
-  front().close_outputs(ending);
+  const auto ends = [&ending](const WorkState& state) {
+    return state.is_over() ||
+           std::any_of(ending.begin(), ending.end(), [&state](const auto& work) { return work.get() == &state; });
+  };
+  front().close_outputs([&ends](const WorkState& state) {
+    const auto* const whole = dynamic_cast<const CoalescedWork*>(&state);
+    return whole != nullptr ? whole->ends_with(ends) : ends(state);
+  });
 }
 
 void MpiProcessGroup::shutdown(CodeSite code) {

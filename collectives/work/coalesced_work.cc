@@ -50,6 +50,11 @@ void CoalescedWork::ending(bool ok) {
   if (collectives_ == nullptr) MemberWork::ending(ok);
 }
 
+bool CoalescedWork::ends_with(absl::FunctionRef<bool(const WorkState&)> ended) const {
+  return is_over() || ((collectives_ == nullptr || ended(*collectives_)) &&
+                       std::all_of(messages_.begin(), messages_.end(), [&](const auto& part) { return ended(*part); }));
+}
+
 void CoalescedWork::watch(std::shared_ptr<MemberWork> collectives, std::vector<std::shared_ptr<MemberWork>> messages) {
   collectives_ = std::move(collectives);
   messages_ = std::move(messages);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "collectives/work/member_work.h"
 #include "rankloom/group.h"
 #include "sim/sync/observed_mutex.h"
@@ -23,6 +24,8 @@ class CoalescedWork : public MemberWork, public std::enable_shared_from_this<Coa
 
   // Once, before any part is filed; at least one. `collectives` is null if there are none.
   void watch(std::shared_ptr<MemberWork> collectives, std::vector<std::shared_ptr<MemberWork>> messages);
+  // Whether the whole is over once those parts are of which `ended` says so.
+  bool ends_with(absl::FunctionRef<bool(const WorkState&)> ended) const;
   // A part could not be filed, nor will those after it. `filed`: the collectives were.
   void give_up(const absl::Status& status, bool filed);
 

@@ -379,6 +379,7 @@ void Search::found_by_other(const std::string& strategy, int64_t run, WorldOptio
   const bool named = world.schedule.kind() != Schedule::Kind::kReplay;
   end_others(absl::StrCat("explore: found by ", strategy, " in its run ", run, ", not shrunk: ", theirs.seen.headline,
                           named ? absl::StrCat("\nrun it again: ", baseline_.rerun_of(world)) : ""));
+  const char* again = "";
   if (theirs.died.empty()) {
     std::vector<Schedule::Switch> departures;
     const bool replays = world.schedule.kind() == Schedule::Kind::kReplay;
@@ -386,6 +387,7 @@ void Search::found_by_other(const std::string& strategy, int64_t run, WorldOptio
     // A run that went another way there can make other choices here: their trace is at fault, not the program.
     const bool astray = replays && is_error_of_replay(message_of(outcome.report.cause));
     if (outcome.failed() && !astray) return found(strategy, run, world, std::move(outcome));
+    again = astray ? "went another way" : "went well";
     // Their trace is nowhere kept.
     if (replays) world = baseline_.with(Schedule::steered(*baseline_.world().seed, std::move(departures)));
   }
@@ -398,8 +400,8 @@ void Search::found_by_other(const std::string& strategy, int64_t run, WorldOptio
   if (theirs.died.empty()) {
     failure.headline = theirs.seen.headline;
     failure.failures = theirs.seen.failures;
-    failure.failures.emplace_back(
-        "the same run went well when it was made again by another process: it depends on more than the schedule");
+    failure.failures.push_back(absl::StrCat(
+        "the same run ", again, " when it was made again by another process: it depends on more than the schedule"));
   } else {
     failure.headline =
         absl::StrCat("the process that made this run ended with ", theirs.died, "; what it printed stands above");

@@ -830,3 +830,27 @@ def test_what_cannot_be_estimated() -> None:
         estimate(lambda world: None, mesh={"dp": 2}, device="b200")  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError, match=r"^estimate: rank is 2, want 0 <= rank < world_size = 2$"):
         estimate(step_of, ranks=[2], mesh={"dp": 2}, device="b200")
+
+
+def test_lookups_of_rows_move_these_rows() -> None:
+    with fake_world(world_size=2, device=MEMORY) as world:
+        table = torch.empty(100_000, N, dtype=torch.bfloat16, device="meta")
+        tokens = torch.zeros(8, dtype=torch.int64, device="meta")
+        world.clear()
+        nn.functional.embedding(tokens, table), table[tokens], table.index_select(0, tokens)
+    assert [(one.name, one.bytes) for one in world.estimate().ranks[0].slices] == [
+        (name, 2 * 8 * 2 * N) for name in ("embedding", "index", "index_select")
+    ]
+
+
+def test_whether_a_step_fits_is_known_of_devices_with_memory() -> None:
+    def step_on(memory: int) -> Estimate:
+        with fake_world(world_size=2, device=dataclasses.replace(MEMORY, memory=memory)) as world:
+            x = square()
+            x + x
+        return world.estimate()
+
+    unknown = step_on(0)
+    assert unknown.fits is None
+    assert " of " not in next(line for line in str(unknown).splitlines() if "peak memory" in line)
+    assert (step_on(unknown.peak_bytes).fits, step_on(unknown.peak_bytes - 1).fits) == (True, False)

@@ -632,3 +632,29 @@ def test_a_run_finds_its_threads_as_new_ones() -> None:
     ranks = []
     rankloom.torch.explore(lambda: ranks.append(program()), 3, runs=5, strategies=["random"])
     assert ranks == [clean] * len(ranks) and len(ranks) == 15
+
+
+def _leads(rank: int) -> None:
+    if _store().add("tickets", 1) == 1:
+        _store().set(f"leader {rank}", "1")
+
+
+def _last(rank: int) -> None:
+    _store().set("last", str(rank))
+
+
+def _endless(rank: int) -> None:
+    while True:
+        dist.barrier()
+
+
+def test_options_reach_the_search() -> None:
+    drawn: dict[str, Any] = {"runs": 200, "strategies": ["pct(4)"], "first_seed": 1000}
+    found, shrunk = (rankloom.torch.explore(_racy, 3, **drawn, **more) for more in ({"shrink_runs": 0}, {}))
+    assert found.failure is not None and shrunk.failure is not None
+    assert found.failure.shrink_runs < shrunk.failure.shrink_runs
+    assert re.match(r"pct:1[01]\d\d:4", found.failure.found), found.failure.found
+    assert "what the store holds at the end is" in rankloom.torch.explore(_leads, 2).text
+    assert rankloom.torch.explore(_leads, 2, store_keys=False).ok and rankloom.torch.explore(_last, 2).ok
+    assert "the value of key " in rankloom.torch.explore(_last, 2, store_values=True).text
+    assert "did not end within 1000 scheduling points" in rankloom.torch.explore(_endless, 2, max_steps=1000).text

@@ -373,3 +373,15 @@ def test_what_a_rank_raised_is_told_as_it_was(tmp_path: pathlib.Path) -> None:
     assert "rank 1 failed: ValueError: tensor([1.])" in done.stdout, done.stdout + done.stderr
     assert "E           ValueError: tensor([1.])" in done.stdout
     assert "tensor([99.])" not in done.stdout
+
+
+def test_all_ranks_that_raised_something_else_are_told(tmp_path: pathlib.Path) -> None:
+    out = run_pytest(tmp_path, RAISES, "--ranks-report=all", "-k", "raises", "test_it.py").stdout
+    for rank in (0, 1):
+        assert f"rank {rank} stopped:\nTraceback (most recent call last):\n" in out, out
+    assert not re.search(r"rank 2 \w+:\nTraceback", out), out
+
+
+def test_a_stall_of_less_than_nothing_is_refused(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, RAISES, "--ranks-stall=-1", "test_it.py")
+    assert "ERROR: --ranks-stall is -1.0, want seconds, 0 or more\n" in done.stderr, done.stdout + done.stderr

@@ -412,3 +412,24 @@ def test_what_a_rank_raised_says_the_same_for_ever(seed: int | None) -> None:
     with pytest.raises(rankloom.torch.RankFailedError) as failed:
         report.raise_if_failed()
     assert str(failed.value.__cause__) == "too large: tensor([1.])"
+
+
+def test_what_python_tells_of_an_exception_is_in_the_text() -> None:
+    def text_of(error: BaseException) -> str:
+        def body(rank: int) -> None:
+            if rank == 1:
+                raise error
+
+        return rankloom.torch.run(body, 2, seed=1).text
+
+    noted = ValueError("bad\nand worse")
+    if sys.version_info >= (3, 11):
+        noted.add_note("of shard 3")
+        assert text_of(noted).endswith("\nValueError: bad\nof shard 3\n")
+        group = text_of(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
+        assert group.count("ExceptionGroup: two (2 sub-exceptions)") == 2, group  # as headline, and within
+        assert group.endswith("\n    | KeyError: 'b'\n    +------------------------------------\n"), group
+    else:
+        assert text_of(noted).endswith("\nValueError: bad\n")
+    wrong = text_of(SyntaxError("no such word", ("train.cfg", 3, 1, "lern = 0.1\n")))
+    assert "\n    lern = 0.1\n    ^\nSyntaxError: no such word\n" in wrong, wrong

@@ -195,3 +195,12 @@ def test_built_in_backends_are_ours(name: str | None, seeded: int | None) -> Non
     result = run_case(Case)
     assert result.wasSuccessful(), result.errors
     assert len(made) == 2 and all("rankloom" in each and "gloo" not in each for each in made), made
+
+
+def test_a_seed_or_schedule_of_the_class_is_that_of_its_ranks() -> None:
+    for base in (MultiProcessTestCase, rankloom.torch.testing.DTensorTestBase):
+        for name, value, told in (("seed", 3, "seeded:3"), ("schedule", "free", "free")):
+            case = type("Case", (base,), {"world_size": 2, name: value, "test_it": lambda self: None})
+            assert run_case(case).wasSuccessful()
+            last = rankloom.torch.last_report()
+            assert last is not None and last.schedule == told

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -114,6 +115,8 @@ def test_nodes_of_a_fake_world(tmp_path: pathlib.Path) -> None:
         (["--fake=8", "--rank=5"], "5 5 0 8 8 1"),
         (["--fake=8", "--rank=5", "--nproc-per-node=1"], "5 0 5 8 1 8"),
         (["--fake=8", "--rank=5", "--nproc-per-node=4"], "5 1 1 8 4 2"),
+        (["--fake=8", "--rank=5", "--nnodes=2"], "5 1 1 8 4 2"),
+        (["--fake=8", "--rank=5", "--nnodes=4", "--nproc-per-node=2"], "5 1 2 8 2 4"),
     ):
         done = launch_text_here(tmp_path, NODES, *options)
         assert want in done.stdout, done.stdout + done.stderr
@@ -655,6 +658,8 @@ def test_a_command_line_that_is_not_right(tmp_path: pathlib.Path) -> None:
         (["--fake=0", "script.py"], "--fake 0: want at least 1 rank"),
         (["--fake=4", "--rank=4", "script.py"], "--rank 4: want 0 <= rank < 4, the world's size"),
         (["--fake=6", "--nproc-per-node=4", "script.py"], "--fake 6: want a multiple of --nproc-per-node = 4"),
+        (["--fake=6", "--nnodes=4", "script.py"], "--fake 6: want a multiple of --nnodes = 4"),
+        (["--fake=16", "--nnodes=4", "--nproc-per-node=8", "script.py"], "--fake 16: want --nnodes = 4 times --nproc-per-node = 8"),
         (["--fake=4", "--explore=3", "script.py"], "--explore goes with ranks that meet, and --fake has one alone"),
         (["--record=a.txt", "script.py"], "--record a.txt: want --fake WORLD_SIZE beside it"),
         (["--nproc-per-node=2", "--compare-output", "script.py"], "--compare-output compares runs, want --explore RUNS beside it"),
@@ -849,3 +854,74 @@ print("fine")
 def test_a_script_whose_warnings_are_errors(tmp_path: pathlib.Path) -> None:
     done = launch_text(tmp_path, WARNINGS, "--nproc-per-node", "2")
     assert (done.returncode, lines(done.stdout), done.stderr) == (0, ["fine", "fine"], "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no groups of exceptions")
+def test_a_group_of_exceptions_is_told_once(tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, "raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", "--nproc-per-node=2")
+    assert done.returncode == 1 and done.stderr.count("ValueError: a") == 1, done.stderr
+
+
+def test_spawn_without_join() -> None:
+    go = threading.Event()
+    context = rankloom.torch.spawn(lambda rank: go.wait(), nprocs=2, join=False)
+    assert context.join(timeout=0.05) is False
+    go.set()
+    assert context.join() is True
+    with pytest.raises(ValueError, match="alphabetical"):
+        rankloom.torch.spawn(print, nprocs=2, join=False, schedule="alphabetical").join()
+
+
+def test_output_of_ranks_on_two_nodes(tmp_path: pathlib.Path) -> None:
+    source = 'import os, sys; r = os.environ["RANK"]; print("out", r); print("err", r, file=sys.stderr)'
+    nodes = ["--nnodes=2", "--nproc-per-node=2"]
+    done = launch_text_here(tmp_path, source, *nodes, "--local-ranks-filter=1")
+    assert done.stdout == "[rank1]: out 1\n[rank3]: out 3\n", done.stdout
+    done = launch_text_here(tmp_path, source, *nodes, "--log-dir=logs", "--redirects=1:2")
+    assert done.stdout.count("out") == 4 and done.stderr == "[rank0]: err 0\n[rank2]: err 2\n", done.stdout + done.stderr
+    logs = tmp_path / "logs"
+    assert sorted(str(path.relative_to(logs)) for path in logs.rglob("*.log")) == ["1/stderr.log", "3/stderr.log"]
+
+
+def test_prefix_local_rank_and_threads(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${role_name}${local_rank}/${rank}]:")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    source = 'import os; print(os.environ["LOCAL_RANK"], os.environ.get("OMP_NUM_THREADS"))'
+    done = launch_text_here(tmp_path, source, "--nnodes=2", "--nproc-per-node=2", "--role=trainer")
+    assert done.stdout.splitlines() == [f"[trainer{rank % 2}/{rank}]: {rank % 2} 1" for rank in range(4)], done.stdout
+    done = launch_text_here(tmp_path, source, "--nproc-per-node=2", "--virtual-local-rank")
+    assert [line.split()[1:] for line in done.stdout.splitlines()] == [["0", "1"]] * 2, done.stdout
+    assert launch_text_here(tmp_path, source).stdout == "[default0/0]: 0 None\n"
+
+
+def test_exit_codes_of_scripts_that_spawn_or_are_recorded(tmp_path: pathlib.Path) -> None:
+    for options in (["--spawn"], ["--fake=2", "--record=a.txt"]):
+        assert launch_text_here(tmp_path, "import sys; sys.exit(3)", *options).returncode == 3
+        done = launch_text_here(tmp_path, "import sys; sys.exit('no data')", *options)
+        assert done.returncode == 1 and "no data\n" in done.stderr, done.stderr
+
+
+def test_set_trace_is_a_breakpoint(tmp_path: pathlib.Path) -> None:
+    traced = STOPS.replace("breakpoint()", "import pdb; pdb.set_trace(header='look here')")
+    done = launch_text(tmp_path, traced, "--nproc-per-node=2", "--seed=1", "--stall=1", stdin="p mine\nc\n")
+    assert done.stderr == "rankloom: breakpoint() in rank 1 of 2; all ranks are stopped\n"
+    assert "look here\n" in done.stdout and "(rank 1) 'shard 1'\n" in done.stdout, done.stdout
+    (tmp_path / "script.py").write_text(STOPS)
+    done = launch(tmp_path, "--nproc-per-node=2", "script.py", env={"PYTHONBREAKPOINT": "0"})
+    assert done.returncode == 0 and "(rank 1)" not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what the option spares a script is there")
+def test_cuda_functions_that_do_nothing_are_put_back(tmp_path: pathlib.Path) -> None:
+    before = torch.cuda.synchronize, torch.cuda.current_device
+    source = "import torch; torch.cuda.set_device(3); torch.cuda.synchronize(); print(torch.cuda.current_device())"
+    done = launch_text_here(tmp_path, source, "--nproc-per-node=2", "--tolerate-set-device")
+    assert lines(done.stdout) == ["0", "0"], done.stderr
+    assert (torch.cuda.synchronize, torch.cuda.current_device) == before
+
+
+def test_an_environment_of_its_own_is_the_childs(tmp_path: pathlib.Path) -> None:
+    source = '''import subprocess, sys
+ask = "import os; print(os.environ.get('ONLY'), os.environ.get('RANK'))"
+print(subprocess.run([sys.executable, "-c", ask], env={"ONLY": "1"}, capture_output=True, text=True).stdout.strip())'''
+    assert lines(launch_text_here(tmp_path, source, "--nproc-per-node=2").stdout) == ["1 None"] * 2

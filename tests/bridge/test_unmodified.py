@@ -578,3 +578,78 @@ def test_classes_whose_groups_are_nccls_or_fake(options: list[str], tmp_path: pa
         want = "5 passed, 1 skipped"
         assert "Backend 'nccl' is not available" in done.stdout
     assert want in done.stdout and "failed" not in done.stdout, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+LEAVES = '''
+import sys
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+class Leaves(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        mine = getattr(self, self._testMethodName).__wrapped__
+        if "seven" in self._testMethodName:
+            self.special_return_code_checks = {mine: 7}
+        if "any" in self._testMethodName:
+            self.skip_return_code_checks = [mine]
+        self._spawn_processes()
+
+    def test_seven(self):
+        sys.exit(7)
+
+    def test_any(self):
+        sys.exit(8)
+
+    def test_seven_but_eight(self):
+        sys.exit(8)
+
+    def test_none(self):
+        sys.exit(7)
+'''
+
+
+def test_exit_codes_that_a_test_expects(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, LEAVES, "--rankloom", "test_it.py")
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    for name in "test_seven_but_eight", "test_none":
+        assert f"FAILED test_it.py::Leaves::{name} - " in done.stdout, done.stdout
+
+
+NAMES = '''
+import unittest
+import rankloom.torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase, spawn_threads_and_init_comms
+
+class Named(MultiProcessTestCase):
+    """Attributes of the user's own, by names which our own classes give a meaning."""
+
+    world_size = 2
+    seed = 1234
+    schedule = "1F1B"
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_it(self):
+        pass
+
+    def tearDown(self):
+        super().tearDown()
+        assert rankloom.torch.last_report().schedule.startswith("seeded:"), rankloom.torch.last_report().schedule
+        assert rankloom.torch.last_report().schedule != "seeded:1234"
+
+class Marked(unittest.TestCase):
+    @spawn_threads_and_init_comms(world_size=2)
+    @unittest.expectedFailure
+    def test_fails(self):
+        self.fail("as expected")
+'''
+
+
+def test_attributes_and_marks_of_the_users_own(tmp_path: pathlib.Path) -> None:
+    done = run_pytest(tmp_path, NAMES, "--rankloom", "--rankloom-seeds=2", "test_it.py")
+    assert "1 passed, 1 xfailed" in done.stdout, done.stdout + done.stderr

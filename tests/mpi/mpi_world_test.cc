@@ -759,6 +759,46 @@ TEST(MpiWorldTest, ARankThatHasEndedIsNotWaitedFor) {
   EXPECT_TRUE(sends.report.ok()) << sends.report.text();
 }
 
+// The answer of a rank that does not know the group meant nothing for a send that was done at once.
+TEST(MpiWorldTest, ARankThatHasEndedIsNotWaitedForAfterAnEarlySend) {
+  if (processes_of_job() < 2) GTEST_SKIP() << "want 2 processes";
+  for (const bool receives : {false, true}) {
+    const RunReport report = run_on_first(2, {}, [receives](RankContext& rank) {
+      if (rank.rank() == 1) return;
+      auto pg = init_process_group(rank, {.eager_bytes = 64});
+      auto other = init_process_group(rank, {.eager_bytes = 64});
+      std::vector<float> x(2);
+      (void)other->send(x, 1);
+      // Meanwhile rank 1 is asked.
+      EXPECT_THAT(error_of([&] { rank.store().wait({"never"}, absl::Milliseconds(100)); }), HasSubstr("timed out"));
+      EXPECT_THAT(error_of([&] {
+                    Work work = receives ? other->recv(x, 1) : other->barrier();
+                    work.wait(absl::Seconds(20));
+                  }),
+                  AllOf(StartsWith("Deadlock: "), HasSubstr("rank 1 has ended and will not")));
+    });
+    EXPECT_TRUE(report.ok()) << report.text();
+  }
+}
+
+// The group gets its communicator while processes end, or not at all.
+TEST(MpiWorldTest, AnEarlySendOfALaterGroupHindersNoEnd) {
+  if (processes_of_job() < 3) GTEST_SKIP() << "want 3 processes";
+  for (int i = 0; i < 20; ++i) {
+    const RunReport report = run_on_first(3, {}, [i](RankContext& rank) {
+      if (rank.rank() == 1) {
+        EXPECT_THAT(error_of([&] { rank.store().wait({"never"}, absl::Milliseconds(60 + i)); }),
+                    HasSubstr("timed out"));
+      }
+      auto first = init_process_group(rank);
+      auto pg = init_process_group(rank, {.eager_bytes = 64});
+      std::vector<float> x(2);
+      if (rank.rank() == 2) (void)pg->send(x, 0);
+    });
+    ASSERT_TRUE(report.ok()) << report.text();
+  }
+}
+
 // Of those that end one after another, each is asked.
 TEST(MpiWorldTest, NoneOfSeveralRanksThatHaveEndedIsWaitedFor) {
   if (processes_of_job() < 3) GTEST_SKIP() << "want 3 processes";

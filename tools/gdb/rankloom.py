@@ -19,6 +19,8 @@ NAMES = re.compile(r"(?:\w+ )?(?:rankloom|absl|std|boost|tbb|testing)::|rankloom
 # The C library's are named from the folder of its sources.
 FILES = re.compile(r"/usr/(?:local/)?include/|\.\./sysdeps/|\./(?:csu|debug|elf|io|libio|malloc|misc|nptl|posix|setjmp|signal|socket|stdlib|string|"
                    r"sysdeps|time)/|.*/include/(?:rankloom|absl)/")
+# Folders of the library, as its build names them.
+ROOMS = re.compile(r"\.\./(?:sim|fake_store|world|collectives|harness|bridge)/")
 RANK = re.compile(r"rank (\d+)$")
 FIBERS = "rankloom fibers"
 
@@ -124,7 +126,11 @@ def is_of_program(frame):
     symtab = frame.find_sal().symtab
     if symtab is None or FILES.match(symtab.filename) is not None or NAMES.match(frame.name() or "") is not None:
         return False
-    # A lambda has no more of a name than operator(); its symbol says of which function.
+    if frame.name() != "operator()":
+        return True
+    # A lambda has no more of a name; its symbol says of which function. One that was compiled into its caller has no symbol of its own.
+    if frame.type() == gdb.INLINE_FRAME:
+        return ROOMS.match(symtab.filename) is None
     return NAMES.match(gdb.execute(f"info symbol {frame.pc():#x}", to_string=True)) is None
 
 

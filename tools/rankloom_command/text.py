@@ -236,7 +236,7 @@ def diff(a: Run, b: Run) -> tuple[str, bool]:
         ("schedule", (a.run["schedule"], b.run["schedule"])),
         ("engine", (a.run["engine"], b.run["engine"])),
         ("end", (a.headline(), b.headline())),
-        ("ranks ended", (endings_text(a), endings_text(b))),
+        ("ranks ended", ("", "") if a.lanes() or b.lanes() else (endings_text(a), endings_text(b))),
     ):
         if values[0] != values[1]:
             lines += [f"{what}:", f"  a: {values[0]}", f"  b: {values[1]}"]

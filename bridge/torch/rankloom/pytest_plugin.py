@@ -119,6 +119,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rankloom_except: under --rankloom this test keeps its processes")
     if config.getoption("--rankloom-seeds") < 0:
         raise pytest.UsageError(f"--rankloom-seeds is {config.getoption('--rankloom-seeds')}, want 0 or more")
+    if not config.getoption("--ranks-stall") >= 0:
+        raise pytest.UsageError(f"--ranks-stall is {config.getoption('--ranks-stall')}, want seconds, 0 or more")
     _rerun.stall = config.getoption("--ranks-stall") or None
     if _asks_for_threads(config):
         try:

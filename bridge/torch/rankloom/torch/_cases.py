@@ -6,6 +6,7 @@ The ranks begin with the test method, where PyTorch's begin in setUp(): what a p
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import unittest
@@ -56,7 +57,8 @@ def _run_ranks(case: Any, rank_main: Callable[[int], None], world_size: int, all
             if left.code not in (None, 0) and left.code != allowed:
                 raise
 
-    seed, schedule = getattr(case, "seed", None), getattr(case, "schedule", None)
+    # PyTorch's own classes have no such attributes, and their users' mean something else by them.
+    seed, schedule = (case.seed, case.schedule) if isinstance(case, (OnThreads, ContinuousOnThreads)) else (None, None)
     asked: Sequence[int | None] = [seed] if seed is not None or schedule is not None else seeds
     for one in rounds(asked):
         limit = getattr(case, "timeout", None)
@@ -271,10 +273,10 @@ def patch() -> None:
             return lambda body: spawn_threads_and_init_comms(body, *args, **kwargs)
         mine, theirs = testing.spawn_threads_and_init_comms(func, *args, **kwargs), decorator(func, *args, **kwargs)
 
+        @functools.wraps(func)  # with the marks that the test has
         def either(self: Any, *a: Any, **k: Any) -> Any:
             return (mine if active else theirs)(self, *a, **k)
 
-        either.__name__, either.__doc__ = func.__name__, func.__doc__
         return either
 
     common_distributed.spawn_threads_and_init_comms = spawn_threads_and_init_comms

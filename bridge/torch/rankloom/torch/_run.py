@@ -198,7 +198,9 @@ def raised(error: BaseException, text: str) -> str:
     lines = traceback.format_exception(error)
     if _ranks.text_of(error) in text:
         own = traceback.format_exception_only(error)
-        lines[-len(own) :] = [own[0].split("\n")[0]]
+        # Notes stay, and so does the last line of a group of exceptions, which is none of these.
+        if lines[-len(own) :] == own:
+            lines[-len(own)] = own[0].split("\n")[0] + "\n"
     return "".join(lines).rstrip("\n") + "\n"
 
 

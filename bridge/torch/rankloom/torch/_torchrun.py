@@ -26,7 +26,7 @@ from rankloom import _rerun
 from rankloom.torch import _devices, _ext, _names, _process, _ranks
 from rankloom.torch._explore import explore, observe
 from rankloom.torch._fake_world import Call, FakeWorld, fake_world
-from rankloom.torch._run import Report, run
+from rankloom.torch._run import Report, run, without_traceback
 from rankloom.torch._spawn import spawn
 
 # torchrun's options that mean nothing here, and why; what is not named is done, or has no effect to miss.
@@ -301,7 +301,7 @@ def _lines_of(error: BaseException) -> list[str]:
 
 def _tell(text: str, lines: Sequence[str], prefix: str, code: int) -> None:
     """The traceback of the first rank that failed, then who failed, the others, and the command that repeats it."""
-    told = text.split("\nTraceback (most recent call last):\n")[0]
+    told = without_traceback(text)
     print("\n".join([*(prefix + line for line in lines), told, f"exit code {code}"]), file=sys.stderr, flush=True)
 
 
@@ -516,9 +516,14 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     nodes, per_node = _nodes(options.nnodes), _per_node(options.nproc_per_node or "1")
     fake = _fake_rank(options)
     if fake is not None:
-        per_node = options.fake if options.nproc_per_node is None and nodes == 1 else per_node
-        if options.fake % per_node:
+        if options.nproc_per_node is None:
+            if options.fake % nodes:
+                raise _UsageError(f"--fake {options.fake}: want a multiple of --nnodes = {nodes}")
+            per_node = options.fake // nodes
+        elif options.fake % per_node:
             raise _UsageError(f"--fake {options.fake}: want a multiple of --nproc-per-node = {per_node}")
+        elif options.nnodes != parser.get_default("nnodes") and options.fake != nodes * per_node:
+            raise _UsageError(f"--fake {options.fake}: want --nnodes = {nodes} times --nproc-per-node = {per_node}")
         nodes = options.fake // per_node
     ranks = nodes * per_node
     gpus = per_node if options.gpus_on_cpu else 0
