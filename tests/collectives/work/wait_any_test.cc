@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/work/work_state.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rankloom/error.h"
 #include "rankloom/process_group.h"
