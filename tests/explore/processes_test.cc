@@ -34,6 +34,7 @@
 #include "rankloom/explore.h"
 #include "rankloom/process_group.h"
 #include "rankloom/random.h"
+#include "sim/base/parker.h"
 #include "sim/base/sanitizers.h"
 #include "tests/explore/counted_programs.h"
 #include "world/world_state.h"
@@ -132,12 +133,15 @@ Searched search_counted(const CountedProgram& program, int processes, int deaths
   *left = deaths;
   const pid_t here = getpid();
   pid_t doomed = 0;
+  int64_t slowest_ns = 500'000;  // of the runs before there are others
   const auto run = [&](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
     if (getpid() != here && doomed != getpid() && left->fetch_sub(1) > 0) {
       doomed = getpid();
       Prng prng(static_cast<uint64_t>(getpid()));
-      die_within(1'000'000 + static_cast<int64_t>(prng.below(40'000'000)));
+      // Of a run that four processes die in, the program would be blamed: on a slow machine, too, a few runs come first.
+      die_within(2 * slowest_ns + static_cast<int64_t>(prng.below(40'000'000)));
     }
+    const int64_t begun_ns = monotonic_ns();
     program.clear(world->store());
     std::vector<std::string> seen(static_cast<size_t>(program.tasks));
     RunReport report = world->run([&](RankContext& rank) {
@@ -145,6 +149,7 @@ Searched search_counted(const CountedProgram& program, int processes, int deaths
       seen[static_cast<size_t>(rank.rank())] = program.run(rank.store(), rank.rank());
     });
     lines.add(absl::StrJoin(seen, " "));
+    if (getpid() == here) slowest_ns = std::max(slowest_ns, monotonic_ns() - begun_ns);
     return report;
   };
   ExploreReport report = internal::search(
