@@ -138,7 +138,7 @@ Searched search_counted(const CountedProgram& program, int processes, int deaths
     if (getpid() != here && doomed != getpid() && left->fetch_sub(1) > 0) {
       doomed = getpid();
       Prng prng(static_cast<uint64_t>(getpid()));
-      // Of a run that four processes die in, the program would be blamed: on a slow machine, too, a few runs come first.
+      // A run in which four processes die is blamed on the program: on a slow machine, too, a few runs come first.
       die_within(2 * slowest_ns + static_cast<int64_t>(prng.below(40'000'000)));
     }
     const int64_t begun_ns = monotonic_ns();
