@@ -1,9 +1,8 @@
 // The duties of a stream that waits for a work, for streams of all kinds.
 
-#include <sched.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdint>
 #include <functional>
