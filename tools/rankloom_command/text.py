@@ -224,7 +224,7 @@ def lanes_text(run: Run) -> str:
 
 
 def endings_text(run: Run) -> str:
-    """How the ranks ended: "ok: ranks 0-1; failed: rank 2"."""
+    """The ends of ranks: "returned: ranks 0-1; failed: rank 2"."""
     return "; ".join(f"{how}: {ranks_text(ranks)}" for how, ranks in run.endings().items())
 
 
