@@ -14,12 +14,14 @@ import re
 
 import gdb
 
-# Frames that are not the program's: the library's, those of what it is made with, and the C library's.
+# Frames that are not the program's: the library's, those of what it is made with, and the C library's. A name in full is that of
+# the linker, before the type of a template's result and without the debugging information, which may have lines only (-g1).
+LINKER_NAMES = re.compile(r"_Z(?:T[hv]n?\d+_(?:n?\d+_)?)?Z*N?[KVrRO]*(?:8rankloom|4absl|S[tabsiod]|5boost|3tbb|7testing)|rankloom_")
 NAMES = re.compile(r"(?:\w+ )?(?:rankloom|absl|std|boost|tbb|testing)::|rankloom_")
 # The C library's are named from the folder of its sources.
 FILES = re.compile(r"/usr/(?:local/)?include/|\.\./sysdeps/|\./(?:csu|debug|elf|io|libio|malloc|misc|nptl|posix|setjmp|signal|socket|stdlib|string|"
                    r"sysdeps|time)/|.*/include/(?:rankloom|absl)/")
-# Folders of the library, as its build names them.
+# Folders of the library, as its build names them; a program may have folders of these names, too.
 ROOMS = re.compile(r"\.\./(?:sim|fake_store|world|collectives|harness|bridge)/")
 RANK = re.compile(r"rank (\d+)$")
 FIBERS = "rankloom fibers"
@@ -115,23 +117,27 @@ class Stacks(gdb.Command):
             for rank, thread in ranks:
                 thread.switch()
                 print(f"rank {rank} (thread {thread.num})")
-                frame = gdb.newest_frame()
+                frame, calls = gdb.newest_frame(), False
                 while frame is not None:
-                    if whole or is_of_program(frame):
+                    if whole or is_of_program(frame, calls):
                         print(f"  {text_of(frame)}")
+                    if frame.type() != gdb.INLINE_FRAME:
+                        calls = frame.type() != gdb.SIGTRAMP_FRAME
                     frame = frame.older()
 
 
-def is_of_program(frame):
+def is_of_program(frame, calls):
+    """Of a frame that `calls` the newer one, or else was interrupted there."""
     symtab = frame.find_sal().symtab
-    if symtab is None or FILES.match(symtab.filename) is not None or NAMES.match(frame.name() or "") is not None:
+    if symtab is None or FILES.match(symtab.filename) is not None:
         return False
-    if frame.name() != "operator()":
-        return True
-    # A lambda has no more of a name; its symbol says of which function. One that was compiled into its caller has no symbol of its own.
-    if frame.type() == gdb.INLINE_FRAME:
-        return ROOMS.match(symtab.filename) is None
-    return NAMES.match(gdb.execute(f"info symbol {frame.pc():#x}", to_string=True)) is None
+    # A call that does not return may be the end of a function: the address behind the call is in the next one.
+    place = frame.pc() - calls
+    of_library = LINKER_NAMES.match(gdb.execute(f"with print demangle off -- info symbol {place:#x}", to_string=True)) is not None
+    if frame.type() != gdb.INLINE_FRAME:
+        return not of_library
+    # What was compiled into its caller has no symbol of its own, and the debugging information may not say its namespace.
+    return NAMES.match(frame.name() or "") is None and not (of_library and ROOMS.match(symtab.filename))
 
 
 def text_of(frame):
