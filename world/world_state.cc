@@ -799,7 +799,7 @@ void WorldState::run_end_hooks() {
         done.push_back(std::move(node.mapped()));
       }
       std::optional<ActsForFibers> alone;
-      if (place != kUsers) alone.emplace(*scheduler_);
+      if (place < kDevices) alone.emplace(*scheduler_);
       run_hook("a hook of at_end()", done.back().run);
     }
   }

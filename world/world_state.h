@@ -194,7 +194,8 @@ class WorldState : public Kept {
   void not_retrieved(const absl::Status& error);
   void retrieved(const absl::Status& error);
   // Hooks run in the order of `place`, and within that in the order in which they came: first those of groups, by group
-  // and rank, then those of devices, then those of users.
+  // and rank, then those of devices, then those of users. Those of groups run in an ActsForFibers; those of devices
+  // wait for threads that take one.
   static constexpr int64_t kDevices = int64_t{1} << 62;
   static constexpr int64_t kUsers = kDevices + 1;
   int64_t at_end(int64_t place, std::function<void()> hook);

@@ -12,6 +12,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -89,8 +90,14 @@ void use_device(WorldState& world, const std::shared_ptr<DeviceDriver>& driver) 
   });
   // Another rank may have seen the runtime, and blocked a stream, before.
   if (world.scheduler().aborted()) runtime->open_all(world.scheduler().abort_cause());
-  world.at_end(WorldState::kDevices, [weak = std::weak_ptr(runtime)] {
-    if (const auto alive = weak.lock(); alive != nullptr) alive->finish();
+  world.at_end(WorldState::kDevices, [weak = std::weak_ptr(runtime), &world] {
+    const auto alive = weak.lock();
+    if (alive == nullptr) return;
+    {
+      const ActsForFibers alone(world.scheduler());
+      alive->open_at_end();
+    }
+    alive->join_at_end();
   });
 }
 
@@ -174,7 +181,10 @@ absl::Status DeviceMark::wait(CodeSite code) {
 DeviceRuntime::DeviceRuntime(WorldState* world, std::shared_ptr<DeviceDriver> driver)
     : world_(*world), scheduler_(world->scheduler()), world_ref_(&scheduler_), driver_(std::move(driver)) {}
 
-DeviceRuntime::~DeviceRuntime() { finish(); }
+DeviceRuntime::~DeviceRuntime() {
+  open_at_end();
+  join_at_end();
+}
 
 std::shared_ptr<DeviceRuntime> DeviceRuntime::of(WorldState& world) {
   return world.shared<DeviceRuntime>(
@@ -663,7 +673,7 @@ void DeviceRuntime::open_all(const absl::Status& cause) {
   for (const std::shared_ptr<DeviceGate>& gate : closed) open(gate, cause, OpenedBy::kEnd);
 }
 
-void DeviceRuntime::finish() {
+void DeviceRuntime::open_at_end() {
   {
     OrderedMutexLock lock(&mu_);
     ends_ = true;
@@ -672,9 +682,15 @@ void DeviceRuntime::finish() {
   {
     OrderedMutexLock lock(&mu_);
     stop_ = true;
-    if (!threads_ || stop_submits_) return;
   }
   open_all(end_of_world());  // those closed since
+}
+
+void DeviceRuntime::join_at_end() {
+  {
+    OrderedMutexLock lock(&mu_);
+    if (!threads_ || stop_submits_) return;
+  }
   parker_.unpark();
   opener_.join();  // hears of all launches
   {

@@ -219,8 +219,10 @@ class DeviceRuntime : public std::enable_shared_from_this<DeviceRuntime> {
 
   // Opens all gates; what is blocked later is so no more. Called when the world is aborted.
   void open_all(const absl::Status& cause);
-  // At the world's end: opens all gates and hears of all launches.
-  void finish();
+  // The world's end, in two parts: opens all gates, and waits for the threads, which hear of all launches and take an
+  // ActsForFibers for that. The second part runs in none, therefore.
+  void open_at_end();
+  void join_at_end();
 
  private:
   enum class OpenedBy : uint8_t { kWork, kTimeout, kEnd };

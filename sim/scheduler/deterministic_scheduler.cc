@@ -407,7 +407,9 @@ void DeterministicScheduler::spawn_here(const TaskInfo& info, absl::AnyInvocable
 
 void DeterministicScheduler::post(const TaskInfo& info, const Site& site, absl::AnyInvocable<void()> body) {
   const auto post = [this, info, site](absl::AnyInvocable<void()> step) { post_here(info, site, std::move(step)); };
-  if (!start_before_end(&body, post)) body();
+  if (start_before_end(&body, post)) return;
+  const ActsForFibers alone(*this);  // hooks of the end may run
+  body();
 }
 
 template <typename Start>

@@ -136,7 +136,7 @@ def is_of_program(frame, calls):
     of_library = LINKER_NAMES.match(gdb.execute(f"with print demangle off -- info symbol {place:#x}", to_string=True)) is not None
     if frame.type() != gdb.INLINE_FRAME:
         return not of_library
-    # What was compiled into its caller has no symbol of its own, and the debugging information may not say its namespace.
+    # A function in its caller has no symbol of its own, and the debugging information may not say its namespace.
     return NAMES.match(frame.name() or "") is None and not (of_library and ROOMS.match(symtab.filename))
 
 
