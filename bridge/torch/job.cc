@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -298,7 +299,8 @@ void Job::remember(int rank, const absl::Status& status, std::string text) {
 
 std::optional<absl::Status> Job::remembered(int rank, std::string_view text) const {
   const std::string_view type = text.substr(0, text.find(": "));
-  if (type.size() == text.size() || (type != "DistBackendError" && type != "DistStoreError")) return std::nullopt;
+  constexpr std::string_view kTypes[] = {"DistBackendError", "DistStoreError", "QueueEmptyError", "DistNetworkError"};
+  if (type.size() == text.size() || !absl::c_linear_search(kTypes, type)) return std::nullopt;
   const std::string_view what = text.substr(type.size() + 2);
   const std::lock_guard<std::mutex> lock(mu_);
   for (const std::deque<Told>* const told : {&told_[static_cast<size_t>(rank)], &told_.back()}) {
@@ -376,6 +378,23 @@ std::shared_ptr<ProcessGroup> Job::make_group(int rank, const std::string& name,
   return init_process_group(world_->context(rank), {.name = name, .ranks = std::move(ranks)}, python_site());
 }
 
+void Job::set_default_ranks(int rank, std::vector<int> ranks) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  default_ranks_.insert_or_assign(rank, std::move(ranks));
+}
+
+std::vector<int> Job::ranks_of(int rank, absl::Span<const int64_t> in_default) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const auto found = default_ranks_.find(rank);
+  std::vector<int> ranks;
+  for (const int64_t one : in_default) {
+    TORCH_CHECK(found == default_ranks_.end() || (one >= 0 && static_cast<size_t>(one) < found->second.size()), "rank ",
+                one, " is not in the default group of ", found->second.size(), " ranks");
+    ranks.push_back(found == default_ranks_.end() ? static_cast<int>(one) : found->second[static_cast<size_t>(one)]);
+  }
+  return ranks;
+}
+
 JobReport Job::report() {
   const GilRelease no_gil;  // helpers that the report waits for may need the interpreter lock
   const std::lock_guard<std::mutex> lock(report_mu_);
@@ -443,6 +462,9 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   }
   if (job != nullptr) remember_told(*job, error, text);
   // Without a backtrace: the place that matters is the caller's, and symbolizing takes seconds.
+  if (error.op() == "store queue_pop" && absl::StrContains(text, ": the queue is empty: have 0 values, want 1")) {
+    return std::make_exception_ptr(c10::DistQueueEmptyError(std::move(text)));
+  }
   if (error.kind() == ErrorKind::kStoreError || absl::StartsWith(error.op(), "store")) {
     return std::make_exception_ptr(c10::DistStoreError(std::move(text)));
   }

@@ -94,6 +94,11 @@ class Job : public std::enable_shared_from_this<Job> {
   // A member's handle on a group. Members that make equal groups for the same time meet.
   std::shared_ptr<ProcessGroup> make_group(int rank, const std::string& name, std::vector<int> ranks);
 
+  // The job's ranks of `rank`'s default group, of which new_group() names some; until then, and of the whole world,
+  // they are those numbers.
+  void set_default_ranks(int rank, std::vector<int> ranks);
+  std::vector<int> ranks_of(int rank, absl::Span<const int64_t> in_default) const;
+
   // Notes that `rank` has come to the monitored barrier called `name`.
   void arrive(const std::string& name, int rank);
   // The ranks that have come there.
@@ -123,6 +128,7 @@ class Job : public std::enable_shared_from_this<Job> {
   mutable std::mutex mu_;
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity
   std::map<std::string, std::set<int>> arrived_;
+  std::map<int, std::vector<int>> default_ranks_;  // by rank
   std::optional<std::string> skip_reason_;
   int running_ = 0;                         // ranks that have attached and not begun to leave
   int attached_ = 0;                        // ranks that have attached and not left

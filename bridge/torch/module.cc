@@ -6,8 +6,10 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <numeric>
 #include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bridge/torch/compat.h"
 #include "bridge/torch/cuda_device.h"
@@ -118,6 +120,25 @@ std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank
   return job;
 }
 
+// The job's ranks of a default group of some of them: each tells its own.
+std::vector<int> meet(c10d::Store& store, int rank, int size, int mine) {
+  TORCH_CHECK(rank >= 0 && rank < size, "init_process_group: rank ", rank, ", want one of 0-", size - 1, " of ", size);
+  const auto key = [](int of) { return absl::StrCat("rankloom/rank of the process that is rank ", of); };
+  const std::string number = absl::StrCat(mine);
+  store.set(key(rank), std::vector<uint8_t>(number.begin(), number.end()));
+  std::vector<int> ranks;
+  for (int of = 0; of < size; ++of) {
+    const std::vector<uint8_t> told = store.get(key(of));
+    int found = -1;
+    TORCH_CHECK(absl::SimpleAtoi(std::string(told.begin(), told.end()), &found), "init_process_group: ", key(of),
+                " is no number");
+    ranks.push_back(found);
+  }
+  TORCH_CHECK(ranks[static_cast<size_t>(rank)] == mine, "init_process_group: ranks ", mine, " and ",
+              ranks[static_cast<size_t>(rank)], " of the job both want to be rank ", rank, " of ", size);
+  return ranks;
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                Milliseconds timeout, const std::string& name,
                                                const std::string& group_name, const std::vector<int64_t>& ranks) {
@@ -135,14 +156,19 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
     job->attach(rank);
     mine = rank;
     owns_rank = true;
-  } else if (is_world) {
-    TORCH_CHECK(job->world().size() == size && mine == rank, "init_process_group: rank ", rank, " of ", size,
-                ", but this thread is rank ", mine, " of ", job->world().size());
   }
   const GilRelease no_gil;
-  std::vector<int> global(static_cast<size_t>(size));
-  for (int i = 0; i < size; ++i)
-    global[static_cast<size_t>(i)] = is_world ? i : static_cast<int>(ranks[static_cast<size_t>(i)]);
+  std::vector<int> global;
+  if (!is_world) {
+    global = job->ranks_of(mine, ranks);
+  } else {
+    global.resize(static_cast<size_t>(size));
+    std::iota(global.begin(), global.end(), 0);
+    TORCH_CHECK(job->world().size() != size || mine == rank, "init_process_group: rank ", rank, " of ", size,
+                ", but this thread is rank ", mine, " of ", size);
+    if (job->world().size() != size) global = meet(*store, rank, size, mine);
+    job->set_default_ranks(mine, global);
+  }
   try {
     const std::shared_ptr<ProcessGroup> group = job->make_group(mine, group_name, std::move(global));
     group->set_timeout(absl::FromChrono(timeout), python_site());
@@ -405,6 +431,8 @@ PYBIND11_MODULE(_ext, m) {
 
   // As ProcessGroupGloo has them: programs make devices through a group's backend. Ours needs none.
   py::class_<TorchBackend, c10d::Backend, c10::intrusive_ptr<TorchBackend>> backend(m, "Backend");
+  backend.def("_set_default_timeout", &TorchBackend::setTimeout, py::arg("timeout"));
+  backend.def_property_readonly("options", &TorchBackend::getBackendOptions);
   for (const char* name : {"create_device", "create_default_device"}) {
     backend.def_static(name, [name](const py::args& args, const py::kwargs& kwargs) {
       return py::module_::import("torch.distributed").attr("ProcessGroupGloo").attr(name)(*args, **kwargs);

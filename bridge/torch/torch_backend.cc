@@ -163,8 +163,14 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::checker() {
 }
 
 void TorchBackend::setTimeout(std::chrono::milliseconds timeout) {
+  const GilRelease no_gil;
+  const CodeSite code = python_site();
+  try {
+    group_->set_timeout(absl::FromChrono(timeout), code);
+  } catch (const DistError& error) {
+    throw_to_torch(error, job_.get(), code);
+  }
   options_->timeout = timeout;
-  group_->set_timeout(absl::FromChrono(timeout), python_site());
 }
 
 void TorchBackend::setGroupUid(const std::string& uid) {
@@ -467,7 +473,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
   Buffers held = buffers("all_gather_into_tensor", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, Asked(opts), {output}, 1,
+  // Futures of gloo's hold the ranks' parts.
+  std::vector<at::Tensor> results = name_ == "gloo" && !fake_ ? at::chunk(output, size_) : std::vector{output};
+  auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, Asked(opts), std::move(results), 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor(out, in, options, code);
                     });

@@ -372,7 +372,7 @@ void TorchWork::look_at_futures() const {
 }
 
 // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
-// ever run. So its owner waits by a gate, where calls complete late: Python's wait() does, and a backward pass at its
+// ever run. So its owner waits by a gate: Python's wait() does, and, where calls complete late, a backward pass at its
 // end, where DDP's reducer waits; for all others the calls are awaited here.
 void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
   if (job_ == nullptr) return;
@@ -380,7 +380,7 @@ void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
   const bool late = options.late_completion.value_or(options.schedule.explores());
   const bool backward = torch::autograd::get_current_graph_task_id() >= 0;
   // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on.
-  const bool later = late && futures_come_later() != backward;
+  const bool later = backward ? late && !futures_come_later() : futures_come_later();
   const bool in_backward = backward && later && job_->deterministic();
   if (job_->deterministic() && (done() || !later)) settle();
   pending->begun = std::make_unique<FutureGate>(job_, rank_);

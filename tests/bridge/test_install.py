@@ -8,6 +8,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 from cases import run_case
+from rankloom.torch import _ext
 
 
 def torchs_class() -> Any:
@@ -124,7 +125,7 @@ def test_gloo_answered_by_rankloom() -> None:
         dist.all_reduce(x)
         assert x.item() == 2
         assert dist.get_backend() == "cpu:gloo,cuda:nccl"
-        assert "rankloom" in dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]
+        assert type(dist.group.WORLD._get_backend(torch.device("cpu"))) is _ext.Backend  # type: ignore[union-attr]
 
     store = rankloom.torch.HashStore()
     rankloom.torch.run(body, 2, backend=None).raise_if_failed()

@@ -1,7 +1,9 @@
 """The questions that programs for PyTorch's own groups ask of a group beside the usual calls, and the answers there."""
 
+import os
 import pathlib
 import re
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -325,6 +327,209 @@ def test_named_stores_are_as_real_ones(gear: dict[str, Any]) -> None:
 
     for _ in range(2):
         assert results(body, 2, backend=None, **gear) == [("up", 2), ("up", 2)]
+
+
+@gears
+def test_a_future_is_there_before_the_others_come(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> tuple[float, float]:
+        x, y = torch.full((2,), 1.0 + rank), torch.full((1,), 5.0 + rank)
+        if rank == 0:
+            future = dist.all_reduce(x, async_op=True).get_future()
+            dist.send(y, 1)
+            assert future.wait()[0] is not None
+        else:
+            dist.recv(y, 0)
+            dist.all_reduce(x)
+        return x[0].item(), y.item()
+
+    assert results(body, 2, backend="gloo", **gear) == [(3, 5), (3, 5)]
+
+    def crosswise(rank: int) -> list[list[float]]:
+        groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+        tensors = [torch.full((1,), 1.0 + rank), torch.full((1,), 10.0 + rank)]
+        order = (0, 1) if rank == 0 else (1, 0)
+        futures = [dist.all_reduce(tensors[i], group=groups[i], async_op=True).get_future().then(lambda f: f.value()[0] + 0) for i in order]
+        return [f.wait().tolist() for f in futures]
+
+    assert results(crosswise, 2, backend="gloo", **gear) == [[[3], [21]], [[21], [3]]]
+
+
+def test_futures_of_all_gather_into_tensor_hold_what_a_real_ones_do() -> None:
+    def parts(rank: int) -> list[list[float]]:
+        out, x = torch.zeros(4), torch.tensor([1.0 + rank, 10.0 + rank])
+        return [part.tolist() for part in dist.all_gather_into_tensor(out, x, async_op=True).get_future().wait()]
+
+    assert results(parts, 2, backend="gloo") == [[[1, 10], [2, 11]]] * 2
+    assert results(parts, 2, backend="nccl") == [[[1, 10, 2, 11]]] * 2
+
+
+@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl", "cpu:gloo", "nccl", "ucc"])
+def test_names_of_groups_are_those_of_real_ones(backend: str | None) -> None:
+    def body(rank: int) -> list[Any]:
+        dist.init_process_group(backend)
+        half = dist.new_group([0])
+        world: Any = dist.group.WORLD
+        told = [world.name(), dist.get_backend(), dist.get_backend_config()]
+        if rank == 0:
+            assert isinstance(half, dist.ProcessGroup) and half.name() == told[0] and dist.get_backend_config(half) == told[2]
+        dist.all_reduce(torch.ones(2))
+        return [*told, world._get_sequence_number_for_group() > 0]
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        told = results(body, 2, backend=None)
+    assert told[0] == told[1] and not [w for w in warned if "No backend of type" in str(w.message)]
+    cuda = torch.cuda.is_available()
+    config = str(dist.distributed_c10d.BackendConfig(dist.Backend(backend or "undefined")))
+    name = "nccl" if backend in ("nccl", "cpu:gloo,cuda:nccl") or (backend is None and cuda) else backend if backend == "ucc" else "gloo"
+    assert told[0] == [name, backend or "undefined", config, True]
+    if backend == "gloo":
+        assert config == "cpu:gloo,cuda:gloo"
+
+
+@gears
+def test_a_timeout_that_is_set_later_counts(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> None:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.25))
+        if rank == 0:
+            dist.barrier()
+        else:
+            dist.TCPStore("localhost", 29533, 1, True).wait(["never"], timedelta(seconds=20))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = text_of(body, 2, backend="gloo", timeout=60, **gear)
+    assert "barrier seq 1: timed out after 250ms" in told, told
+
+    def asked(rank: int) -> list[timedelta]:
+        group: Any = dist.new_group([0, 1])
+        before = group._get_backend(torch.device("cpu")).options._timeout
+        with pytest.raises(RuntimeError, match="timeout"):
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=-7), group)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=7), group)
+        return [before, group._get_backend(torch.device("cpu")).options._timeout]
+
+    assert [told[1] for told in results(asked, 2, backend="gloo", **gear)] == [timedelta(seconds=7)] * 2
+
+
+@gears
+def test_a_client_without_a_server_fails_as_a_real_one(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> str:
+        with pytest.raises(dist.DistNetworkError) as caught:
+            dist.TCPStore("localhost", 29577, 2, False, timeout=timedelta(seconds=0.25))
+        return str(caught.value)
+
+    for text in results(body, 2, backend=None, **gear):
+        assert "timed out after 250ms" in text and "the master of the TCPStore at port 29577" in text
+
+    def told(rank: int) -> None:
+        dist.TCPStore("localhost", 29577, 2, False, timeout=timedelta(seconds=0.25))
+
+    assert re.search(r"rank [01] failed: Timeout: .*port 29577", text_of(told, 2, backend=None, **gear))
+
+
+def sums(rank: int, ranks: list[int]) -> list[float]:
+    """Of the default group, of the group of two of its ranks if the caller is one, and what the neighbour has sent."""
+    x = torch.tensor([10.0**rank])
+    dist.all_reduce(x)
+    last = dist.new_group([len(ranks) - 2, len(ranks) - 1])
+    y = torch.tensor([10.0**rank])
+    if dist.get_rank() >= len(ranks) - 2:
+        dist.all_reduce(y, group=last)
+    z, (me, n) = torch.zeros(1), (dist.get_rank(), dist.get_world_size())
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.tensor([10.0**rank]), (me + 1) % n), dist.P2POp(dist.irecv, z, (me - 1) % n)]):
+        work.wait()
+    return [x.item(), y.item(), z.item()]
+
+
+@gears
+def test_a_job_goes_on_with_some_of_its_ranks(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[float]:
+        dist.init_process_group("gloo", rank=rank, world_size=4)
+        told = sums(rank, [0, 1, 2, 3])
+        dist.destroy_process_group()
+        os.environ["MASTER_PORT"] = "29501"
+        if rank != 1:  # in an order of their own
+            ranks = [3, 0, 2]
+            dist.init_process_group("gloo", rank=ranks.index(rank), world_size=3)
+            assert dist.get_rank() == ranks.index(rank) and dist.get_world_size() == 3
+            told += sums(rank, ranks)
+            dist.destroy_process_group()
+            os.environ["MASTER_PORT"] = "29502"
+        else:
+            os.environ["MASTER_PORT"] = "29502"
+        dist.init_process_group("gloo", rank=rank, world_size=4)
+        told += sums(rank, [0, 1, 2, 3])
+        dist.destroy_process_group()
+        return told
+
+    whole = [[1111, 1, 1000], [1111, 10, 1], [1111, 1100, 10], [1111, 1100, 100]]
+    some = {3: [1101, 1000, 100], 0: [1101, 101, 1000], 2: [1101, 101, 1]}
+    assert results(body, 4, backend=None, **gear) == [whole[rank] + some.get(rank, []) + whole[rank] for rank in range(4)]
+
+
+@gears
+def test_two_jobs_in_one(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[float]:
+        os.environ["MASTER_PORT"] = f"{29501 + rank % 2}"
+        dist.init_process_group("gloo", rank=rank // 2, world_size=2)
+        return sums(rank, [rank % 2, rank % 2 + 2])
+
+    assert results(body, 4, backend=None, **gear) == [[101, 101, 100], [1010, 1010, 1000], [101, 101, 1], [1010, 1010, 10]]
+
+    def alone(rank: int) -> list[float]:
+        os.environ["MASTER_PORT"] = f"{29501 + rank}"
+        dist.init_process_group("gloo", rank=0, world_size=1)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x)
+        return [x.item()]
+
+    assert results(alone, 3, backend=None, **gear) == [[1], [10], [100]]
+
+
+def test_ranks_that_do_not_fit_are_named() -> None:
+    def swapped(rank: int) -> None:
+        dist.init_process_group("gloo", rank=1 - rank, world_size=2)
+
+    assert "init_process_group: rank 1 of 2, but this thread is rank 0 of 2" in text_of(swapped, 2, backend=None)
+
+    def twice(rank: int) -> None:
+        if rank < 2:
+            dist.init_process_group("gloo", rank=0, world_size=2)
+
+    told = text_of(twice, 3, backend=None)
+    assert "rank of the process that is rank 1" in told or "both want to be rank 0 of 2" in told, told
+
+
+@gears
+def test_queues_of_a_store_are_as_real_ones(gear: dict[str, Any]) -> None:
+    def tries(store: dist.Store) -> list[Any]:
+        store.queue_push("q", b"first")
+        store.queue_push("q", b"second")
+        got = [store.queue_len("q"), store.queue_pop("q", block=False), store.queue_pop("q"), store.queue_len("q")]
+        for key in "q", "no queue":
+            with pytest.raises(dist.DistStoreError) as caught:
+                store.queue_pop(key, block=False)
+            got += [type(caught.value), "queue" in str(caught.value)]
+        return got
+
+    def body(rank: int) -> list[Any]:
+        got = tries(dist.PrefixStore(f"of {rank}", dist.TCPStore("localhost", 29500, 2, rank == 0)))
+        if rank == 1:
+            dist.TCPStore("localhost", 29500, 2, False).queue_push("to 0", b"from 1")
+        else:
+            got.append(dist.TCPStore("localhost", 29500, 2, False).queue_pop("to 0"))
+        return got
+
+    real = tries(TCPStore("localhost", 0, is_master=True, wait_for_workers=False))
+    assert real == [2, b"first", b"second", 0, *[dist.QueueEmptyError, True] * 2]  # type: ignore[attr-defined]
+    assert results(body, 2, backend=None, **gear) == [[*real, b"from 1"], real]
+
+    def fails(rank: int) -> None:
+        dist.TCPStore("localhost", 29500, 2, rank == 0).queue_pop("q", block=rank == 0)
+
+    told = text_of(fails, 2, backend=None, **gear)
+    assert re.search(r'StoreError: rank 1, \S+ queue_pop key "[^"]*q": the queue is empty: have 0 values, want 1 \[', told), told
 
 
 @gears

@@ -62,6 +62,7 @@ def test_the_plugin(tmp_path: pathlib.Path) -> None:
     assert "the fixture rank needs @pytest.mark.ranks(n)" in done.stdout
     xml = (tmp_path / "out.xml").read_text()
     assert 'name="rankloom_seed" value="8"' in xml and 'name="rankloom_rank" value="1"' in xml
+    assert 'name="rankloom_schedule" value="seeded:8"' in xml
     assert 'message="rank 1 failed: AssertionError: assert 1 != 1"' in xml
 
 

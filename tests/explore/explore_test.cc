@@ -1765,13 +1765,41 @@ TEST(ExploreTextTest, OneRunIsOne) {
   EXPECT_THAT(report.text(), HasSubstr(", 0 switches from the default order"));
 }
 
+std::string story_of(int world_size, absl::FunctionRef<void(RankContext&)> program) {
+  const ExploreReport report = explore({.world = fibers(world_size), .strategies = {Strategy::exhaustive()}}, program);
+  EXPECT_TRUE(report.failure.has_value()) << report.text();
+  return report.failure.has_value() ? report.failure->story : "";
+}
+
+TEST(ExploreStoryTest, ATaskThatIsNoRankSaysSo) {
+  const std::string story = story_of(2, [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.world().spawn_helper([store = &rank.store()] { store->set("late", "1"); });
+    } else if (!rank.store().check({"late"})) {
+      throw std::runtime_error("too early");
+    }
+  });
+  EXPECT_THAT(story, testing::ContainsRegex("\n +[0-9]+  \\(helper\\) store set late \\[explore_test.cc:[0-9]+\\]\n"))
+      << story;
+}
+
+// Columns are for four ranks at most.
+TEST(ExploreStoryTest, OfManyRanksNamesThemInEachLine) {
+  for (const int ranks : {4, 5}) {
+    const std::string story = story_of(ranks, [ranks](RankContext& rank) {
+      if (rank.world_size() < ranks) return;
+      if (rank.rank() == 3) rank.store().set("key", "1");
+      if (rank.rank() == 1 && !rank.store().check({"key"})) throw std::runtime_error("too early");
+    });
+    const std::string in_line = "\n +[0-9]+  rank 1: store check key \\[explore_test.cc:[0-9]+\\]\n";
+    const std::string in_column = "   step  rank 0 +rank 1 +rank 2 +rank 3\n";
+    EXPECT_THAT(story, testing::ContainsRegex(ranks > 4 ? in_line : in_column)) << story;
+    EXPECT_THAT(story, Not(testing::ContainsRegex(ranks > 4 ? in_column : in_line))) << story;
+  }
+}
+
 TEST(ExploreStoryTest, ACallOnSeveralKeysNamesThem) {
-  const auto story_of = [](absl::FunctionRef<void(RankContext&)> program) {
-    const ExploreReport report = explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, program);
-    EXPECT_TRUE(report.failure.has_value()) << report.text();
-    return report.failure.has_value() ? report.failure->story : "";
-  };
-  const std::string story = story_of([](RankContext& rank) {
+  const std::string story = story_of(2, [](RankContext& rank) {
     if (rank.rank() == 0) {
       rank.store().multi_set({"left", "right"}, {"1", "2"});
     } else if (!rank.store().check({"right", "left"})) {
@@ -1782,7 +1810,7 @@ TEST(ExploreStoryTest, ACallOnSeveralKeysNamesThem) {
   EXPECT_THAT(story, AllOf(HasSubstr("store multi_set left, right"), HasSubstr("store check right, left"),
                            HasSubstr("store wait keys \"left\", \"right\"")))
       << story;
-  const std::string many = story_of([](RankContext& rank) {
+  const std::string many = story_of(2, [](RankContext& rank) {
     if (rank.rank() == 0) {
       rank.store().set("c", "");
     } else if (!rank.store().check({"c", "c", "c", "c", "c", "c"})) {

@@ -37,6 +37,13 @@ wanted=()
 for name in "$@"; do
   if [[ -d tests/$name ]]; then wanted+=(--suite "$name"); else wanted+=("$name"); fi
 done
+# Cases that want what the emulator does not give: names in a stack (Abseil reads the maps of a task, which are the emulator's own), a
+# last line (the emulator adds one to a program that a signal ends), and the address of a jump below all memory.
+left='*CrashDeathTest.NamesTheRankItsLastPointItsStackAndTheRun/*:*CrashDeathTest.AProgramWithoutAFrameOfItsOwnIsNoEmptyStack/*'
+left+=':*CrashDeathTest.OtherSignalsAreToldAlike/*:*CrashDeathTest.WhatRankloomItselfEndsIsToldOnce/*'
+left+=':*CrashDeathTest.OfACallOfNothingNamesTheCaller/*:*CrashDeathTest.AnOverflowOfTheStackHasItsStack/*'
+left+=':OverflowDeathTest.BelowAllMemoryNamesTheRankOnFibers'
+export GTEST_FILTER="-$left"
 export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 # Builds what the tests need. An emulated processor takes some twenty times as long.
 meson test -C build-arm64 --num-processes "$jobs" --timeout-multiplier 20 --print-errorlogs "${wanted[@]}"

@@ -338,6 +338,40 @@ class CommandTest(unittest.TestCase):
         self.assertRegex(self.run_of("counted").explored["found_story"], r"^ +step +rank 0 +rank 1 +rank 2\n|\n +step +rank 0 +rank 1 +rank 2\n")
         self.assertRegex(self.run_of("counted").story, r" +step +rank 0 +rank 1\n")
 
+    def test_show_has_as_many_last_calls_as_are_asked_for(self):
+        path = self.folder / "deleted.rlrun"
+        path.write_bytes(small_runs.deleted())
+        _, out, _ = command("show", path, "--last", 1)
+        self.assertIn('  calls of rank 1:\n    ... 1 before\n    store get "round/0" (not complete) write_runs.cc:47\n', out)
+        self.assertIn("  calls of ranks 2-3:\n    ... 2 before\n    barrier seq 2 [group 0] (not complete) write_runs.cc:43\n", out)
+        _, out, _ = command("show", path, "--last", 2)
+        self.assertIn('  calls of rank 1:\n    reduce seq 1 root 1 [group 0], int32 [1] (completed) write_runs.cc:38\n    store get "round/0"', out)
+        kinds = {"t": "kinds", "kinds": [small_runs.kind("all_reduce", 36, 1)]}
+        for ranks, more in (40, ""), (41, "  ... 1 more: --rank N shows one\n"), (43, "  ... 3 more: --rank N shows one\n"):
+            each = [small_runs.calls(rank, (0, rank + 1, 1, 8, "c")) for rank in range(ranks)]
+            out = text.show(run_file.parse(small_runs.run_file({}, "s" * ranks, kinds, *each), "x"))
+            self.assertIn(f"  calls of rank 39:\n    all_reduce seq 40 [group 0], int32 [1] (completed) write_runs.cc:36\n{more}not in", out)
+            self.assertNotIn("calls of rank 40", out)
+
+    def test_diff_names_what_both_did_before(self):
+        kinds = {"t": "kinds", "kinds": [small_runs.kind("all_reduce", 36, 1), small_runs.kind("barrier", 39, 1, **{"in": [], "out": []})]}
+
+        def run(before, last):
+            made = [*((0, seq, seq, 200, "c") for seq in range(1, before + 1)), (last, before + 1, before + 1, 200, "c")]
+            return run_file.parse(small_runs.run_file({}, "rr", kinds, *[small_runs.calls(rank, *made) for rank in range(2)]), "x")
+
+        for before, told in ((0, "1st"), (1, "2nd"), (2, "3rd"), (3, "4th"), (10, "11th"), (11, "12th"), (12, "13th"), (20, "21st"), (21, "22nd"),
+                             (22, "23rd"), (110, "111th"), (111, "112th")):  # fmt: skip
+            out, alike = text.diff(run(before, 0), run(before, 1))
+            self.assertFalse(alike)
+            both = [f"  both before: all_reduce seq {seq} [group 0], int32 [1] (completed) write_runs.cc:36" for seq in range(1, before + 1)]
+            self.assertEqual(out.splitlines(), [
+                f"calls: the first difference is the {told} call of rank 0",
+                f"  a: all_reduce seq {before + 1} [group 0], int32 [1] (completed) write_runs.cc:36",
+                f"  b: barrier seq {before + 1} [group 0] (completed) write_runs.cc:39",
+                *both[-2:],
+            ])  # fmt: skip
+
     def test_diff_names_the_first_call_that_differs(self):
         code, out, _ = command("diff", self.folder / "passes.rlrun", self.folder / "fails.rlrun")
         self.assertEqual(code, 1)
@@ -718,6 +752,11 @@ class CommandTest(unittest.TestCase):
         names = header.split("enum class DType : uint8_t {")[1].split("};")[0]
         names = [line.split("//")[0].strip(" ,k").lower() for line in names.strip().splitlines()]
         self.assertEqual(names, [name.replace("_", "") for name in run_file.DTYPES])
+        # Records have the names of PyTorch's c10::ScalarType: those of its dtypes, but for these.
+        habits = {"Char": "int8", "Byte": "uint8", "Short": "int16", "Int": "int32", "Long": "int64", "Half": "float16", "Float": "float32",
+                  "Double": "float64", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}  # fmt: skip
+        self.assertEqual(sorted(record.NAMES.values()), sorted(run_file.DTYPES))
+        self.assertEqual({name: dtype for name, dtype in record.NAMES.items() if name.lower() != dtype}, habits)
 
     def test_a_run_of_many_calls_is_small_and_quick(self):
         seconds = float(subprocess.run([WRITE_RUNS, self.folder, "big", "64", "1000"], check=True, capture_output=True, text=True).stdout)

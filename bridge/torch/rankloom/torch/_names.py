@@ -35,6 +35,8 @@ def enter(names: Iterable[str] = ()) -> None:
             _original = distributed_c10d._new_process_group_helper
             distributed_c10d._new_process_group_helper = _helper  # type: ignore[assignment]
             distributed_c10d._get_default_timeout = _default_timeout
+            distributed_c10d._set_pg_timeout = _set_pg_timeout
+            dist.ProcessGroup.name = _name_of  # type: ignore[assignment, method-assign]
             dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
 
 
@@ -46,11 +48,15 @@ def leave(names: Iterable[str] = ()) -> None:
         if _users == 0:
             distributed_c10d._new_process_group_helper = _original
             distributed_c10d._get_default_timeout = _original_timeout
+            distributed_c10d._set_pg_timeout = _original_set_timeout
+            dist.ProcessGroup.name = _original_name  # type: ignore[method-assign]
             dist.monitored_barrier = distributed_c10d.monitored_barrier = _original_barrier
 
 
 _original_barrier = distributed_c10d.monitored_barrier
 _original_timeout = distributed_c10d._get_default_timeout
+_original_set_timeout = distributed_c10d._set_pg_timeout
+_original_name = dist.ProcessGroup.name
 
 
 def _default_timeout(backend: Any) -> datetime.timedelta:
@@ -73,6 +79,43 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
     if timeout is None:
         timeout = distributed_c10d.default_pg_timeout
     return pg.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+
+def _set_pg_timeout(timeout: datetime.timedelta, group: Any = None) -> None:
+    """torch.distributed's has it for backends of the classes of gloo and NCCL."""
+    pg: Any = group if group is not None else distributed_c10d._get_default_group()
+    if not isinstance(pg, dist.ProcessGroup):
+        return _original_set_timeout(timeout, group)
+    ours = {backend for backend in map(pg._get_backend, pg._device_types) if isinstance(backend, _ext.Backend)}
+    if not ours:
+        return _original_set_timeout(timeout, group)
+    distributed_c10d._check_valid_timeout(timeout)
+    for backend in ours:
+        backend._set_default_timeout(timeout)
+
+
+def _name_of(group: dist.ProcessGroup) -> str:
+    """That of the default backend, which torch.distributed makes of its kind."""
+    found = distributed_c10d._world.pg_map.get(group)
+    text = str(found[0]).lower() if found is not None else ""
+    return _default_backend(text) if _all_built_in(text) else _original_name(group)
+
+
+def _all_built_in(text: str) -> bool:
+    return all(part.split(":")[-1] in (*BUILT_IN, "undefined") for part in text.split(","))
+
+
+def _default_backend(text: str) -> str:
+    """Of a backend as init_process_group() takes it, in small letters: the name of the one that torch.distributed has for default."""
+    text = _config(text)
+    if ":" in text:
+        return "nccl" if any(part.endswith(":nccl") for part in text.split(",")) else "gloo"
+    return text
+
+
+def _config(text: str) -> str:
+    """The meaning of no backend at all on this machine, where `text` is none."""
+    return str(distributed_c10d.BackendConfig(dist.Backend(text))) if text == "undefined" else text
 
 
 def asked() -> str | None:
@@ -153,8 +196,9 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
         group_size, group_rank = _fake_world.world_size, _fake_world.rank
         args = (_ext.make_fake_store(), *args[1:])
     renamed = _renamed(backend)
-    name = str(backend).lower()
-    _asked.name = None if renamed == backend or ":" in name else "gloo" if name == "undefined" else name
+    name = _default_backend(str(backend).lower())
+    of_cpu = next((part[4:] for part in _config(str(backend).lower()).split(",") if part.startswith("cpu:")), name)
+    _asked.name = None if renamed == backend else of_cpu
     _asked.description = kwargs.get("group_desc")
     try:
         pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)
@@ -166,10 +210,12 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
         for device in ("cpu", "meta"):
             pg._register_backend(torch.device(device), _KINDS.CUSTOM, ours)
     if pg in distributed_c10d._world.pg_map and renamed != backend:
-        # get_backend() and the groups' names answer what was asked for.
+        # get_backend(), get_backend_config() and the groups' names answer what was asked for.
         distributed_c10d._world.pg_map[pg] = (dist.Backend(str(backend)), store)
+        if _all_built_in(str(backend).lower()):
+            distributed_c10d._world.pg_backend_config[pg] = str(distributed_c10d.BackendConfig(dist.Backend(str(backend))))
         cpu = torch.device("cpu")
-        mine = pg._get_backend(cpu)
+        mine = pg._get_backend(cpu if cpu in pg._device_types else pg._device_types[0])
         kind = dist.Backend.backend_type_map.get(name)
         if kind == _KINDS.GLOO:
             # DDP's logger takes what is registered as GLOO for a ProcessGroupGloo, and reads its fields. Of the kinds that

@@ -164,7 +164,7 @@ def _tcp_store(
     if is_master:
         named.workers.set(master, "")
     else:
-        _await(named, master, timeout)
+        _connect(named, master, timeout)
     if wait_for_workers and world_size is not None and world_size > 0:
         store.add("init/", 1)  # a key that num_keys() counts, as there
         all_came = f"all {world_size} workers of the TCPStore at port {port}"
@@ -173,6 +173,15 @@ def _tcp_store(
         if is_master:
             _await(named, all_came, timeout)
     return store
+
+
+def _connect(named: _ext.NamedStore, master: str, timeout: datetime.timedelta | None) -> None:
+    try:
+        _await(named, master, timeout)
+    except dist.DistStoreError as error:
+        if timeout is None or not str(error).startswith("Timeout: "):
+            raise
+        raise dist.DistNetworkError(str(error)) from None
 
 
 def _await(named: _ext.NamedStore, key: str, timeout: datetime.timedelta | None) -> None:
