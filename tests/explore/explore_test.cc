@@ -1775,8 +1775,8 @@ TEST(ExploreStoryTest, ATaskThatIsNoRankSaysSo) {
   const std::string story = story_of(2, [](RankContext& rank) {
     if (rank.rank() == 0) {
       rank.world().spawn_helper([store = &rank.store()] { store->set("late", "1"); });
-    } else if (!rank.store().check({"late"})) {
-      throw std::runtime_error("too early");
+    } else if (rank.store().check({"late"})) {
+      throw std::runtime_error("too late");
     }
   });
   EXPECT_THAT(story, testing::ContainsRegex("\n +[0-9]+  \\(helper\\) store set late \\[explore_test.cc:[0-9]+\\]\n"))

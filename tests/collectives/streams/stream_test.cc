@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -375,7 +377,20 @@ TEST(StreamDeathTest, AKernelThatIsLeftByPthreadExitIsNamed) {
       stream.synchronize();
     });
   };
-  EXPECT_DEATH(ends(), "rankloom: fatal \\(the stream of rank 1\\): left by pthread_exit\\(\\), by the cancellation");
+  EXPECT_DEATH(ends(), "rankloom: fatal \\(rank 1\\): left by pthread_exit\\(\\), by the cancellation");
+}
+
+TEST(StreamDeathTest, ACrashInAKernelNamesTheStreamsRank) {
+  for (const EngineKind engine : {EngineKind::kThreads, EngineKind::kFibers}) {
+    const auto ends = [engine] {
+      (void)run_world({.world_size = 2, .engine = engine}, [](RankContext& rank) {
+        SimStream stream(rank);
+        if (rank.rank() == 1) stream.launch([] { std::abort(); });
+        stream.synchronize();
+      });
+    };
+    EXPECT_EXIT(ends(), testing::KilledBySignal(SIGABRT), "rankloom: fatal \\(the stream of rank 1\\): SIGABRT");
+  }
 }
 
 TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
