@@ -123,7 +123,9 @@ std::shared_ptr<Job> join(const c10::intrusive_ptr<c10d::Store>& store, int rank
 // The job's ranks of a default group of some of them: each tells its own.
 std::vector<int> meet(c10d::Store& store, int rank, int size, int mine) {
   TORCH_CHECK(rank >= 0 && rank < size, "init_process_group: rank ", rank, ", want one of 0-", size - 1, " of ", size);
-  const auto key = [](int of) { return absl::StrCat("rankloom/rank of the process that is rank ", of); };
+  // A store may serve several groups, one after the other.
+  const int64_t round = store.add(absl::StrCat("rankloom/", size, "/", rank), 1);
+  const auto key = [&](int of) { return absl::StrCat("rankloom/group ", round, " of ", size, " ranks: rank ", of); };
   const std::string number = absl::StrCat(mine);
   store.set(key(rank), std::vector<uint8_t>(number.begin(), number.end()));
   std::vector<int> ranks;
@@ -234,6 +236,12 @@ void bind_futures(py::module_& m) {
       "settle",
       [](const c10::intrusive_ptr<c10d::Work>& work) {
         if (auto* const ours = dynamic_cast<TorchWork*>(work.get()); ours != nullptr) ours->settle();
+      },
+      py::arg("work"));
+  m.def(
+      "let_pass",
+      [](const c10::intrusive_ptr<c10d::Work>& work) {
+        if (const auto* const ours = dynamic_cast<const TorchWork*>(work.get()); ours != nullptr) ours->let_pass();
       },
       py::arg("work"));
   m.def(

@@ -123,7 +123,10 @@ c10::intrusive_ptr<c10d::Backend> TorchBackend::split(const c10::intrusive_ptr<c
   for (const int rank : ranks) {
     TORCH_CHECK(rank >= 0 && rank < size_, "split: rank ", rank, " of a group of ", size_, ", want 0 <= rank < size");
     global.push_back(group_->global_rank(rank));
-    options->global_ranks_in_group.push_back(static_cast<uint64_t>(global.back()));
+    // As torch counts them, in the default group.
+    const std::vector<uint64_t>& whole = options_->global_ranks_in_group;
+    const auto index = static_cast<uint64_t>(rank);
+    options->global_ranks_in_group.push_back(whole.empty() ? index : whole[index]);
   }
   std::shared_ptr<ProcessGroup> group;
   if (record_ != nullptr) {

@@ -76,7 +76,7 @@ bool TorchWork::done() const {
 }
 
 bool TorchWork::isCompleted() {
-  if (!done()) {
+  if (!done() || !futures_over()) {
     // Polling is a step like any other: under the baton the others must get their turn.
     const GilRelease no_gil;
     if (job_ != nullptr && job_->deterministic()) {
@@ -85,7 +85,7 @@ bool TorchWork::isCompleted() {
       job_->after_point(rank_);
     }
   }
-  if (!done()) return false;
+  if (!done() || !futures_over()) return false;
   if (held_ != nullptr && ended_well()) held_->copy_back();
   for (const rankloom::Work& work : works_) {
     const WorkState* const state = WorkState::of(work);
@@ -200,6 +200,7 @@ void TorchWork::await_on(std::optional<at::Device> device, std::chrono::millisec
   }
   if (job_ != nullptr) job_->after_point(rank_);
   held_->copy_back();
+  await_futures();
 }
 
 bool TorchWork::block_stream(std::optional<at::Device> device) {
@@ -249,6 +250,7 @@ struct TorchWork::Pending {
   const std::vector<at::Tensor> results;
   const std::vector<size_t> lists;
   std::unique_ptr<FutureGate> begun, ended;
+  bool ordered = false;             // one of its group's, which complete one after the other
   std::shared_ptr<Pending> before;  // completed first, with all that is chained to it
   std::atomic<size_t> left;
   std::atomic<bool> over = false;
@@ -260,7 +262,8 @@ struct TorchWork::Pending {
 };
 
 namespace {
-thread_local int completing = 0;  // futures of which this thread runs what is chained to them
+thread_local int completing = 0;                      // futures of which this thread runs what is chained to them
+thread_local FutureGate* completing_ended = nullptr;  // of the last of these
 }  // namespace
 
 void TorchWork::Pending::one_done(const absl::Status& status) {
@@ -282,7 +285,10 @@ void TorchWork::Pending::one_done(const absl::Status& status) {
   begun->open();
   {
     ++completing;
-    const absl::Cleanup completed = [] { --completing; };
+    const absl::Cleanup completed = [outer = std::exchange(completing_ended, ended.get())] {
+      --completing;
+      completing_ended = outer;
+    };
     complete();
   }
   over = true;
@@ -324,8 +330,31 @@ bool TorchWork::joins_order(const std::shared_ptr<Pending>& pending) {
     }
   }
   if (done() && pending->before == nullptr) return false;
+  pending->ordered = last != nullptr;
   if (last != nullptr) *last = pending;
   return true;
+}
+
+std::vector<std::shared_ptr<TorchWork::Pending>> TorchWork::given_out() const {
+  const std::lock_guard<std::mutex> lock(future_mu_);
+  return pending_;
+}
+
+// With real groups a call is done once its futures are, and all that had been chained to them has run.
+bool TorchWork::futures_over() const {
+  if (completing > 0) return true;
+  const std::vector<std::shared_ptr<Pending>> all = given_out();
+  return std::all_of(all.begin(), all.end(), [](const auto& one) {
+    one->ended->look();
+    return one->over.load();
+  });
+}
+
+void TorchWork::await_futures() {
+  if (completing > 0) return;
+  for (const std::shared_ptr<Pending>& one : given_out()) {
+    if (!one->over) one->ended->wait();
+  }
 }
 
 void TorchWork::Pending::complete() const {
@@ -346,6 +375,14 @@ void TorchWork::Pending::complete() const {
     future->markCompleted(static_cast<int64_t>(timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR));
   } else {
     future->setError(to_torch(DistError(first, {.rank = rank, .group = {}, .op = {}}), job.get()));
+  }
+}
+
+void TorchWork::let_pass() const {
+  if (completing_ended == nullptr) return;
+  const GilRelease no_gil;
+  for (const std::shared_ptr<Pending>& one : given_out()) {
+    if (one->ordered && !one->over && one->ended.get() != completing_ended) completing_ended->open();
   }
 }
 

@@ -58,6 +58,9 @@ class TorchWork final : public c10d::Work {
   void settle();
   // Tells an explored run that the calling task looks at the futures that were given out.
   void look_at_futures() const;
+  // Of a callback that is about to wait for a future of this work: a later one of the group need not wait for the
+  // callback's end, as it does otherwise.
+  void let_pass() const;
 
  private:
   struct Pending;
@@ -76,6 +79,9 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
   // Under a schedule: the future may be complete later than it is given out; else this waits for the calls.
   void come_later_or_settle(const std::shared_ptr<Pending>& pending);
+  std::vector<std::shared_ptr<Pending>> given_out() const;  // futures that come later
+  bool futures_over() const;
+  void await_futures();
   bool joins_order(const std::shared_ptr<Pending>& pending);
   std::weak_ptr<void>* last_of_group() const;
 

@@ -225,7 +225,7 @@ Message::Message(std::shared_ptr<Mailbox> mailbox, RankState* context, int group
 void Message::begin(int64_t timeout_ns) {
   // Nobody holds it: it is in no queue, has no partner, and is not counted.
   MemberWork::begin(timeout_ns);
-  source_ = -1;
+  source_.store(-1, std::memory_order_relaxed);
   state_ = State::kNew;
   channel_ = nullptr;
   travels_ = 0;
@@ -244,7 +244,11 @@ const char* Message::op() const { return call_name(call_); }
 std::string_view Message::group() const { return mailbox_->group().name(); }
 const Group* Message::open_group() const { return &mailbox_->group(); }
 
-int Message::source() const { return is_completed() ? source_ : -1; }
+// Also for a whole or a wrapper that is done, which is so a moment before this one.
+int Message::source() const {
+  touched(Access::kRead);
+  return source_.load(std::memory_order_relaxed);
+}
 
 Site Message::wait_site(CodeSite code) const {
   return Site{
@@ -607,7 +611,7 @@ absl::Status Mailbox::start_on_device(const std::shared_ptr<Message>& send, cons
 }
 
 void Mailbox::end(Message& send, Message& recv, const absl::Status& status) {
-  recv.source_ = send.group_rank_;
+  recv.source_.store(send.group_rank_, std::memory_order_relaxed);
   if (recv.call_.peer == CollectiveCall::kAnySource)
     recv.rank_state_->recorder().set_peer(recv.call_.way.record_id, send.group_rank_);
   const auto ended = [&](const absl::Status& as) {

@@ -87,7 +87,7 @@ class Message final : public MemberWork {
 
   const std::shared_ptr<Mailbox> mailbox_;
   const int group_rank_;
-  int source_ = -1;  // of a recv: the sender; written before complete()
+  std::atomic<int> source_{-1};  // of a recv: the sender; written before complete()
   // Guarded by the mutex of the inbox.
   State state_ = State::kNew;
   bool eager_ = false;    // done as soon as it is posted; const after that

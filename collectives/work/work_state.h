@@ -61,7 +61,7 @@ class WorkState : public OpenCall {
   virtual void block_current_stream(const Work& self, Stream& stream, absl::Duration timeout, CodeSite code);
   // The tensors that the work wrote.
   virtual std::vector<TensorView> result() { return {}; }
-  // Of a recv that is done: the rank in the group that sent. Else -1.
+  // Of a recv that is done, or whose whole or wrapper is: the rank in the group that sent. Else -1, or that rank.
   virtual int source() const { return -1; }
   // Of a coalesced block: source() of the block's i-th send or recv.
   virtual int source_of_message(size_t /*i*/) const { return -1; }

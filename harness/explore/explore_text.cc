@@ -62,7 +62,8 @@ std::string share_text(const ExploreReport::Share& share) {
                                                             share.open == 1 ? " more was" : " more were", " not run");
     return absl::StrCat(counted(share.schedules, "schedule"), " that can differ, ", open);
   }
-  return counted(share.runs, "run");
+  return absl::StrCat(counted(share.runs, "run"),
+                      share.asked ? ", and no search: RANKLOOM_SEED or its like asks for this schedule" : "");
 }
 
 // The line that says so if the run had members of rooted calls go on by themselves, which no other step shows.
@@ -116,6 +117,8 @@ std::string gap_text(const std::vector<ExploreReport::Share>& shares) {
                                           : absl::StrCat("at least ", share.open,
                                                          share.open == 1 ? " more was not" : " more were not"));
     }
+    if (share.asked)
+      return absl::StrCat("not exhaustive: ", share.strategy, " only, which RANKLOOM_SEED or its like asks for");
     if (share.runs > 0) drawn.push_back(share.strategy);
   }
   if (shares.empty()) return "not exhaustive: no strategy was asked for";

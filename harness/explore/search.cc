@@ -175,7 +175,7 @@ bool Search::make_baseline() {
 
 void Search::run_asked(const Schedule& asked) {
   const WorldOptions world = baseline_.with(asked);
-  report_.shares.push_back({.strategy = asked.text(), .runs = 1});
+  report_.shares.push_back({.strategy = asked.text(), .runs = 1, .asked = true});
   Outcome outcome = baseline_.run(world);
   ++report_.runs;
   const std::string cause = message_of(outcome.report.cause);

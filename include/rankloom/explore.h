@@ -112,6 +112,7 @@ struct ExploreReport {
     int64_t schedules = 0;  // exhaustive: of the runs, those that did not repeat others
     int64_t open = 0;       // exhaustive: choices seen and not tried
     bool finished = false;  // exhaustive: all were
+    bool asked = false;     // a schedule that the environment names, in place of a strategy: RANKLOOM_SEED, say
     // exhaustive: what the program did that no search over schedules can vouch for
     std::vector<std::string> unseen = {};
   };

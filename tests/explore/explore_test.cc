@@ -321,7 +321,9 @@ TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
   EXPECT_THAT(summary({.max_runs = 0}, append_thrice), StartsWith("explore: max_runs is 0, want 1 or more ["));
   setenv("RANKLOOM_SEED", "7", 1);
   EXPECT_EQ(summary({.world = {.world_size = 2}}, append_thrice),
-            "no failure in 3 runs (not exhaustive: seeded:7 only)");
+            "no failure in 3 runs (not exhaustive: seeded:7 only, which RANKLOOM_SEED or its like asks for)");
+  EXPECT_THAT(explore({.world = {.world_size = 2}}, append_thrice).text(),
+              HasSubstr("seeded:7: 1 run, and no search: RANKLOOM_SEED or its like asks for this schedule"));
   unsetenv("RANKLOOM_SEED");
 }
 

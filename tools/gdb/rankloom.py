@@ -16,7 +16,7 @@ import gdb
 
 # Frames that are not the program's: the library's, those of what it is made with, and the C library's. A name in full is that of
 # the linker, before the type of a template's result and without the debugging information, which may have lines only (-g1).
-LINKER_NAMES = re.compile(r"_Z(?:T[hv]n?\d+_(?:n?\d+_)?)?Z*N?[KVrRO]*(?:8rankloom|4absl|S[tabsiod]|5boost|3tbb|7testing)|rankloom_")
+LINKER_NAMES = re.compile(r"_Z(?:T[hv]n?\d+_(?:n?\d+_)?)?Z*(?:N[KVrRO]*(?:8rankloom|4absl|5boost|3tbb|7testing)|(?:N[KVrRO]*)?S[tabsiod])|rankloom_")
 NAMES = re.compile(r"(?:\w+ )?(?:rankloom|absl|std|boost|tbb|testing)::|rankloom_")
 # The C library's are named from the folder of its sources.
 FILES = re.compile(r"/usr/(?:local/)?include/|\.\./sysdeps/|\./(?:csu|debug|elf|io|libio|malloc|misc|nptl|posix|setjmp|signal|socket|stdlib|string|"

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("show", help="a run as text")
     shown.add_argument("run")
     shown.add_argument("--rank", type=int, help="all calls of this rank of the world that the file has")
-    shown.add_argument("--last", type=int, default=3, help="how many calls of each rank that did not return (3)")
+    shown.add_argument("--last", type=int, default=3, help="how many calls of each rank that did not return or has failed assertions (3)")
     diff = commands.add_parser("diff", help="the first difference of two runs; exits with 1 if there is one")
     diff.add_argument("a")
     diff.add_argument("b")

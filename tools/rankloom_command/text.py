@@ -143,6 +143,7 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
     # Ranks that did the same share their lines, whenever they did it: the times are the first rank's.
     alike: dict[str, list[int]] = {}
     told: dict[str, dict[str, None]] = {}
+    valued: dict[str, dict[str, None]] = {}  # the same without times
     for number in shown:
         did = run.did(number)
         made = sum(lines_of[number]["made"] for lines_of in (run.calls, run.store) if number in lines_of)
@@ -153,13 +154,22 @@ def show(run: Run, rank: int | None = None, last: int = 3) -> str:
         alike.setdefault(key, []).append(number)
         texts = told.setdefault(key, {})
         texts[_did_text(part, made - len(part), True, wait, timed, stepped=rank is not None)] = None
+        valued.setdefault(key, {})[_did_text(part, made - len(part), True, wait, False)] = None
     for i, (key, ranks) in enumerate(alike.items()):
         if i == MOST_LINES:
             lines.append(f"  ... {len(alike) - i} more: --rank N shows one")
             break
         values = " and values" if any(run.store_of(number) for number in ranks) else ""
         whose = f"; times{values} are those of rank {ranks[0]}" if len(told[key]) > 1 else ""
-        lines += [f"  calls of {run.name(ranks[0]) if run.lanes() else ranks_text(ranks)}{whose}:", next(iter(told[key])) or "    none in the file"]
+        calls = next(iter(told[key])) or "    none in the file"
+        if len(valued[key]) > 1:
+            # A lost update shows in these.
+            of_ranks = [set(line) for line in zip(*(one.split("\n") for one in valued[key]), strict=False)]
+            calls = "\n".join(
+                f"{line}, other values on other ranks: --rank N" if len(same) > 1 else line
+                for line, same in zip(calls.split("\n"), of_ranks, strict=False)
+            )
+        lines += [f"  calls of {run.name(ranks[0]) if run.lanes() else ranks_text(ranks)}{whose}:", calls]
     lines.append("not in the file:")
     lines += [f"  {gap}" for gap in run.gaps]
     return plain("\n".join(lines)) + "\n"

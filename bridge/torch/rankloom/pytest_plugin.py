@@ -384,8 +384,9 @@ def _save_trace(item: pytest.Item, report: Report) -> str:
     try:
         report.save_trace(path)
     except OSError as error:
-        report.notes.append(f"no trace: {error}")
-        return ""
+        told = f"no trace to replay it by: {error}"
+        report.text = report.text.replace(report.rerun, f"{report.rerun}\n{told}", 1)
+        return told
     item.user_properties.append(("rankloom_trace", str(path)))
     # The trace is of one run of the test, and of the smaller program that a search has made of the test's mark.
     smaller = "".join(re.findall(r"(?<!\S)RANKLOOM_(?:REPLAY_RUN|RANKS|FAULTS)=(?:[^\s']|'[^']*')*\s+", report.rerun))

@@ -664,6 +664,23 @@ TEST_P(CoalescingTest, ARecvOfABlockKnowsItsSource) {
   });
 }
 
+// A block is done a moment before the messages in it say so.
+TEST_P(CoalescingTest, ARecvOfABlockKnowsItsSourceAtOnce) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1};
+    int unknown = 0;
+    for (int i = 0; i < 2000; ++i) {
+      pg->start_coalescing();
+      Work part = rank.rank() == 0 ? pg->recv_any(x) : pg->send(x, 0);
+      Work whole = pg->end_coalescing();
+      while (!whole.is_completed()) rank.yield();
+      unknown += rank.rank() == 0 && part.source() != 1;
+    }
+    EXPECT_EQ(unknown, 0);
+  });
+}
+
 // The shortest timeout of a call, wherever it stands in the block; but the end's own goes before all.
 TEST_P(CoalescingTest, TheTimeoutIsTheShortestOrTheEnds) {
   for (const bool of_end : {false, true}) {

@@ -338,6 +338,21 @@ class CommandTest(unittest.TestCase):
         self.assertRegex(self.run_of("counted").explored["found_story"], r"^ +step +rank 0 +rank 1 +rank 2\n|\n +step +rank 0 +rank 1 +rank 2\n")
         self.assertRegex(self.run_of("counted").story, r" +step +rank 0 +rank 1\n")
 
+    def test_show_marks_values_that_differ_where_ranks_share_lines(self):
+        def did(rank, got, given):
+            ops = [("get", 45, 5 + rank, "c", {"key": "sum", **small_runs.value("got", got)}),
+                   ("set", 46, 15 + rank, "c", {"key": "sum", **small_runs.value("given", given)}),
+                   ("get", 47, 25 + rank, "c", {"key": "flag", **small_runs.value("got", "up")})]  # fmt: skip
+            return small_runs.store(rank, *ops)
+
+        run = run_file.parse(small_runs.run_file({}, "rsss", did(1, "3", "5"), did(2, "0", "3"), did(3, "0", "3")), "x")
+        out = text.show(run)
+        self.assertIn("  calls of ranks 1-3; times and values are those of rank 1:\n"
+                      '    store get "sum" -> "3" (done) write_runs.cc:45, other values on other ranks: --rank N\n'
+                      '    store set "sum" = "5" (done) write_runs.cc:46, other values on other ranks: --rank N\n'
+                      '    store get "flag" -> "up" (done) write_runs.cc:47\n', out)  # fmt: skip
+        self.assertNotIn("other values", text.show(run, 2))
+
     def test_show_has_as_many_last_calls_as_are_asked_for(self):
         path = self.folder / "deleted.rlrun"
         path.write_bytes(small_runs.deleted())

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rankloom/rankloom.h"
+#include "sim/base/sanitizers.h"
 #include "tests/collectives/streams/stream_kinds.h"
 #include "tests/error_of.h"
 #include "tests/world/every_world.h"
@@ -380,7 +381,10 @@ TEST(StreamDeathTest, AKernelThatIsLeftByPthreadExitIsNamed) {
   EXPECT_DEATH(ends(), "rankloom: fatal \\(rank 1\\): left by pthread_exit\\(\\), by the cancellation");
 }
 
+#if !defined(RANKLOOM_ASAN) && !defined(RANKLOOM_TSAN)  // these tell of crashes themselves
+
 TEST(StreamDeathTest, ACrashInAKernelNamesTheStreamsRank) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const EngineKind engine : {EngineKind::kThreads, EngineKind::kFibers}) {
     const auto ends = [engine] {
       (void)run_world({.world_size = 2, .engine = engine}, [](RankContext& rank) {
@@ -392,6 +396,8 @@ TEST(StreamDeathTest, ACrashInAKernelNamesTheStreamsRank) {
     EXPECT_EXIT(ends(), testing::KilledBySignal(SIGABRT), "rankloom: fatal \\(the stream of rank 1\\): SIGABRT");
   }
 }
+
+#endif
 
 TEST_P(StreamTest, CoalescedCallsGoThroughAStream) {
   run(2, [](RankContext& rank) {

@@ -29,7 +29,10 @@ def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def get_future(work: Any) -> Any:
         if not _ext.scheduled():
-            return get(work)
+            future = get(work)
+            if isinstance(work, _ext.Work):
+                _calls[future] = work
+            return future
         before = _ext.futures_come_later(True)
         try:
             future = get(work)
@@ -73,6 +76,8 @@ def settle(future: Any) -> None:
 
 
 def _wait(self: Any) -> Any:
+    if (work := _calls.get(self)) is not None:
+        _ext.let_pass(work)
     if _ext.scheduled():
         settle(self)
     return _originals["wait"](self)

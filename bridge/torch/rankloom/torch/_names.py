@@ -97,8 +97,11 @@ def _set_pg_timeout(timeout: datetime.timedelta, group: Any = None) -> None:
 def _name_of(group: dist.ProcessGroup) -> str:
     """That of the default backend, which torch.distributed makes of its kind."""
     found = distributed_c10d._world.pg_map.get(group)
-    text = str(found[0]).lower() if found is not None else ""
-    return _default_backend(text) if _all_built_in(text) else _original_name(group)
+    if found is not None and _all_built_in(text := str(found[0]).lower()):
+        return _default_backend(text)
+    # A group that was destroyed, or a thread that is no rank and knows of none.
+    own = group._get_backend(group._device_types[0]) if group._device_types else None
+    return own.name() if isinstance(own, _ext.Backend) and own.name() in BUILT_IN else _original_name(group)
 
 
 def _all_built_in(text: str) -> bool:
@@ -196,9 +199,11 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
         group_size, group_rank = _fake_world.world_size, _fake_world.rank
         args = (_ext.make_fake_store(), *args[1:])
     renamed = _renamed(backend)
-    name = _default_backend(str(backend).lower())
-    of_cpu = next((part[4:] for part in _config(str(backend).lower()).split(",") if part.startswith("cpu:")), name)
-    _asked.name = None if renamed == backend else of_cpu
+    text = str(backend).lower()
+    name = _default_backend(text)
+    # One backend has the tensors of all devices.
+    parts = {part.split(":")[-1] for part in text.split(",")}
+    _asked.name = None if renamed == backend or len(parts) > 1 else "gloo" if text == "undefined" else parts.pop()
     _asked.description = kwargs.get("group_desc")
     try:
         pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)

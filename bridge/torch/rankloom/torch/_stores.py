@@ -64,9 +64,9 @@ class _Names:
         self._next_port = self.FIRST_FREE_PORT
 
     def named(self, kind: str, name: str | int) -> _ext.NamedStore:
-        """A new one where a server was, and nobody holds the last one of this name any more."""
+        """A new one where a server was that nobody holds any more, or a file that all who were to have held have let go."""
         found = self._stores.get((kind, name))
-        if found is None or (found.had_server and not found.in_use):
+        if found is None or (found.had_server and not (found.has_server if kind == "port" else found.in_use)):
             found = self._stores[(kind, name)] = _ext.NamedStore()
         return found
 
