@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -246,7 +247,7 @@ const Group* Message::open_group() const { return &mailbox_->group(); }
 
 // Also for a whole or a wrapper that is done, which is so a moment before this one.
 int Message::source() const {
-  touched(Access::kRead);
+  std::ignore = is_completed();  // a search is told
   return source_.load(std::memory_order_relaxed);
 }
 
