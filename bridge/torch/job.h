@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "bridge/torch/device_streams.h"
 #include "rankloom/rankloom.h"
 #include "sim/scheduler/scheduler.h"
