@@ -610,12 +610,13 @@ TEST_P(PointToPointTest, TimesOutAndFailsTheGroup) {
       EXPECT_THAT(got, ElementsAre(5, 5));
       rank.store().set("late", "");
     } else if (rank.rank() == 1) {
-      rank.store().wait({"late"});
-      pg->send(got, 0, 9).wait();
+      rank.store().wait({"late", "seen"});
+      pg->send(got, 0, 9).wait();  // fails the job: not before rank 2 has seen why
     } else {
       EXPECT_THAT(
           [&] { pg->recv(got, 0).wait(); },
           ThrowsDistError(ErrorKind::kTimeout, HasSubstr("rank 0, group 0, recv from rank 1, tag 9: timed out")));
+      rank.store().set("seen", "");
     }
   });
   EXPECT_THAT(report.text(), StartsWith("rank 0 failed: Timeout: rank 0, group 0, recv from rank 1, "
