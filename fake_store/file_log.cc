@@ -145,10 +145,11 @@ void unlock_file(int fd) { flock(fd, LOCK_UN); }
 
 #endif
 
-int open_file(const std::string& path) {
+// `create`: O_CREAT, or 0.
+int open_file(const std::string& path, int create) {
   int fd;
   do {
-    fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    fd = ::open(path.c_str(), O_RDWR | create | O_CLOEXEC | O_NONBLOCK, 0666);
   } while (fd < 0 && errno == EINTR);
   return fd;
 }
@@ -158,7 +159,7 @@ int open_file(const std::string& path) {
 absl::StatusOr<std::unique_ptr<FileLog>> FileLog::open(std::string path) {
   std::unique_ptr<FileLog> log(new FileLog(std::move(path)));
   if (log->path_.find('\0') != std::string::npos) return log->file_error("has a NUL in its name");
-  log->fd_ = open_file(log->path_);
+  log->fd_ = open_file(log->path_, O_CREAT);
   if (log->fd_ < 0) return log->system_error("cannot be opened to read and write", errno);
   struct stat info;
   if (fstat(log->fd_, &info) != 0) return log->system_error("cannot be examined", errno);
@@ -188,7 +189,8 @@ absl::Status FileLog::reopen_after_fork() {
   struct stat before;
   struct stat now;
   if (fstat(fd_, &before) != 0) return system_error("cannot be examined", errno);
-  const int fd = open_file(path_);
+  const int fd = open_file(path_, /*create=*/0);
+  if (fd < 0 && errno == ENOENT) return file_error("was removed before this process, made by fork, used it");
   if (fd < 0) return system_error("cannot be opened again after fork", errno);
   if (fstat(fd, &now) != 0 || before.st_dev != now.st_dev || before.st_ino != now.st_ino) {
     close(fd);

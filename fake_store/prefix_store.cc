@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fake_store/store_text.h"
 #include "rankloom/store.h"
 #include "sim/base/text.h"
 
@@ -20,7 +21,10 @@ absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
     const std::string joined = absl::StrCat(prefix_, sv(call.key()));
     const std::string_view key = joined;
     call.keys = {&key, 1};
-    return store_->execute(call);
+    absl::StatusOr<StoreReply> reply = store_->execute(call);
+    // Errors name keys with the prefix, and who called knows the key only without.
+    if (call.op == StoreCall::Op::kQueuePop && reply.ok() && !reply->found) return empty_queue_error(kind(), key);
+    return reply;
   }
   if (!call.keys.empty()) {
     std::vector<std::string> joined;

@@ -260,10 +260,7 @@ std::string Store::queue_pop(std::string_view key, bool block, CodeSite code) {
   absl::StatusOr<StoreReply> reply =
       submit({.op = StoreCall::Op::kQueuePop, .keys = {&key, 1}, .block = block, .code = code});
   if (!reply->found) {
-    fail(at_line(internal::store_error(absl::StrCat(sv(kind()), " queue_pop key ", internal::quote(key)),
-                                       "the queue is empty: have 0 values, want 1"),
-                 code),
-         "store queue_pop");
+    fail(at_line(internal::empty_queue_error(kind(), key), code), "store queue_pop");
   }
   return std::move(reply->value);
 }

@@ -84,16 +84,18 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
   const std::string_view look_at = arrived_key;
   const absl::StatusOr<StoreReply> arrived =
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
-  const std::string_view here = arrived.ok() ? std::string_view(arrived->value) : std::string_view();
   // The last one came at the deadline, and is about to tell.
-  if (static_cast<int>(arrived_ranks(here, size).size()) == size) return;
+  if (arrived.ok() && static_cast<int>(arrived_ranks(arrived->value, size).size()) == size) return;
+  const std::string missing =
+      arrived.ok() ? absl::StrCat("missing ", missing_ranks_text(arrived->value, size), " of ", size)
+                   : absl::StrCat("it is not known who of ", size, " ranks is missing: ", arrived.status().message());
   // The lines below the headline: which rank waits for which.
   const std::string text = message_of(waited);
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   const std::string own_number = global_rank != rank ? absl::StrCat(" as rank ", rank) : "";
   refuse(origin, ErrorKind::kTimeout, "rank ", global_rank, ", ", who, own_number, ": timed out after ",
-         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": missing ",
-         missing_ranks_text(here, size), " of ", size, site_place(Site{.code = code}), more);
+         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": ", missing,
+         site_place(Site{.code = code}), more);
 }
 
 }  // namespace rankloom

@@ -93,6 +93,11 @@ absl::Status store_error(std::string_view who, std::string_view what) {
   return make_error(ErrorKind::kStoreError, sv(who), ": ", sv(what));
 }
 
+absl::Status empty_queue_error(std::string_view kind, std::string_view key) {
+  return store_error(absl::StrCat(sv(kind), " queue_pop key ", quote(key)),
+                     "the queue is empty: have 0 values, want 1");
+}
+
 absl::Status negative_timeout(std::string_view who, absl::Duration have) {
   return store_error(who, absl::StrCat("negative timeout: have ", absl::FormatDuration(have), ", want 0 or more"));
 }

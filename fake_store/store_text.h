@@ -42,6 +42,9 @@ std::string_view short_name(const char* name);
 
 // A StoreError: `<who>: <what>`.
 absl::Status store_error(std::string_view who, std::string_view what);
+
+// "FileStore queue_pop key "q": the queue is empty: have 0 values, want 1".
+absl::Status empty_queue_error(std::string_view kind, std::string_view key);
 absl::Status negative_timeout(std::string_view who, absl::Duration have);
 // `status`, whose headline ends with the line of the call.
 absl::Status at_line(const absl::Status& status, CodeSite code);

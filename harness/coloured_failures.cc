@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "world/run_options.h"
 #include "world/terminal.h"
 
@@ -58,8 +59,9 @@ class ColouredPrinter final : public testing::TestEventListener {
 };
 
 bool colours_are_wanted() {
-  const std::string flag = GTEST_FLAG_GET(color);
-  return takes_colours(stdout) && flag != "no" && flag != "false" && flag != "0";
+  // GoogleTest's words for a yes.
+  const std::string flag = absl::AsciiStrToLower(GTEST_FLAG_GET(color));
+  return takes_colours(stdout) && (flag == "auto" || flag == "yes" || flag == "true" || flag == "t" || flag == "1");
 }
 
 // Puts a ColouredPrinter in the place of GoogleTest's printer, the first time that there is one.

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "harness/rank_failures.h"
@@ -287,14 +289,18 @@ void MultiThreadedTestCase::State::tell(const EndedRun& run, Expected expected) 
     tell_world();
     tell_failures([](const auto& failure) { return failure.after_abort(); });
   }
+  // The report of a world that failed says so itself that no trace is there.
+  const auto says = [&replay](const Part& part) {
+    return absl::StrContains(part.text, absl::StripLeadingAsciiWhitespace(replay));
+  };
+  if (std::any_of(parts.begin(), parts.end(), says)) replay.clear();
   if (!parts.empty()) absl::StrAppend(&parts.back().text, rerun, replay, run_file);
   for (const Part& part : parts) internal::report_part(part.type, part.file, part.line, part.text);
   tell_skip(run.failures);
 }
 
 std::string MultiThreadedTestCase::State::save_trace(const EndedRun& run) const {
-  // The report of a run that failed says so itself.
-  if (run.report.trace.cut()) return run.report.ok() ? absl::StrCat("\n", run.report.trace.why_cut()) : "";
+  if (run.report.trace.cut()) return absl::StrCat("\n", run.report.trace.why_cut());
   if (run.report.trace.empty() || run.options.schedule.kind() == Schedule::Kind::kReplay) return "";
   const std::filesystem::path folder = run.files.folder.empty() ? testing::TempDir() : run.files.folder;
   std::error_code ignored;  // save() tells

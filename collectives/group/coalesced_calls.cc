@@ -52,13 +52,18 @@ Work ProcessGroup::end_coalescing(const CallOptions& options, CodeSite code) {
   }
   const std::unique_ptr<internal::Coalescing> gathered = std::exchange(front_->coalescing_, nullptr);
   if (gathered->calls.empty()) return Work();
+  CallOptions all = options;
+  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
+  // A wait for a part, as a shutdown's for a message, takes no longer and no shorter than one for the whole.
+  for (CollectiveCall& part : gathered->calls) {
+    part.timeout = all.timeout.value_or(front_->timeout_);
+    part.timeout_is_default = !all.timeout.has_value();
+  }
   CollectiveCall call;
   call.op = OpType::kCoalesced;
   call.parts = std::move(gathered->calls);
   // An owner that is given for the whole stands for all parts.
   call.owned_in_part = gathered->owned_in_part && options.keep_alive == nullptr;
-  CallOptions all = options;
-  if (!all.timeout.has_value()) all.timeout = gathered->timeout;
   if (!gathered->keep_alive.empty()) {
     if (options.keep_alive != nullptr) gathered->keep_alive.push_back(options.keep_alive);
     all.keep_alive = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(gathered->keep_alive));

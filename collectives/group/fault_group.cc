@@ -229,10 +229,6 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
                                  .writes = corruptible(call, ProcessGroup::rank(), When::kAfter) != nullptr};
   std::vector<Fault> faults = injector_->at(what);
   if (faults.empty()) return inner_->execute(std::move(call));
-  for (const Fault& fault : faults) {
-    if (fault.when != When::kAfter || fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate)
-      injector_->struck(fault);
-  }
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
   std::optional<TensorView> output;
@@ -241,6 +237,7 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   // A fault may sleep, an abort has scheduling points, and the rank may let go of a call on its stream meanwhile.
   const auto act = [&, gate = call.way.gate](const Fault& fault, std::string_view aborted) {
     const bool kept = gate == nullptr || gate->leave();
+    if (kept) injector_->struck(fault);
     absl::Status acted = kept ? injector_->act(fault, what, code) : absl::OkStatus();
     if (kept && acted.ok() && fault.kind == Kind::kAbort) inner_->abort(aborted, code);
     if (gate != nullptr && !(kept && gate->enter()) && acted.ok())
@@ -250,6 +247,10 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   for (const Fault& fault : faults) {
     if (fault.when != When::kBefore) continue;
     if (absl::Status acted = act(fault, "injected, before the call"); !acted.ok()) return acted;
+  }
+  for (const Fault& fault : faults) {
+    if (fault.when == When::kAfter && (fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate))
+      injector_->struck(fault);
   }
   absl::StatusOr<Work> work = execute_once(std::move(call), faults);
   if (!work.ok()) return work;
@@ -263,7 +264,6 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   });
   if (WorkState::of(*work) == nullptr) {  // done already
     for (const Fault& fault : faults) {
-      injector_->struck(fault);
       if (absl::Status acted = act(fault, "injected, after the call"); !acted.ok()) return acted;
       if (fault.kind == Kind::kCorrupt) flip_bit(*output);
     }

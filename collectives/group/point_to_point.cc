@@ -18,6 +18,9 @@ namespace {
 
 OpType op_of(const P2POp& op) { return op.kind == P2POp::Kind::kSend ? OpType::kSend : OpType::kRecv; }
 
+// The peer that a caller names. kAnySource is no rank: recv_any() is the way to ask for it.
+int named_peer(int peer) { return peer == CollectiveCall::kAnySource ? -1 : peer; }
+
 absl::Status check(const P2POp& op, const P2POp& first) {
   if (op.group == nullptr) return invalid_argument("group is null");
   if (op.group != first.group) {
@@ -31,7 +34,7 @@ absl::Status check(const P2POp& op, const P2POp& first) {
   CollectiveCall call;
   call.op = type;
   (type == OpType::kSend ? call.inputs : call.outputs).set(op.tensor);
-  call.peer = op.peer;
+  call.peer = named_peer(op.peer);
   call.tag = op.tag;
   return op_row(type).check(call, op.group->rank(), op.group->size());
 }
@@ -44,9 +47,8 @@ Work ProcessGroup::send(ConstTensorView input, int destination, int tag, const C
 }
 
 Work ProcessGroup::recv(TensorView output, int source, int tag, const CallOptions& options, CodeSite code) {
-  // kAnySource is no rank: recv_any() is the way to ask for it.
-  const int peer = source == CollectiveCall::kAnySource ? -1 : source;
-  return internal::submit(*front_, {.op = OpType::kRecv, .output = &output, .peer = peer, .tag = tag}, options, code);
+  return internal::submit(*front_, {.op = OpType::kRecv, .output = &output, .peer = named_peer(source), .tag = tag},
+                          options, code);
 }
 
 Work ProcessGroup::recv_any(TensorView output, int tag, const CallOptions& options, CodeSite code) {

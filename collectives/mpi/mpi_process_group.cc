@@ -84,13 +84,12 @@ absl::StatusOr<Work> MpiProcessGroup::execute_parts(CollectiveCall&& call) {
   std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   std::vector<std::shared_ptr<MpiMessage>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
-    const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(std::make_shared<MpiMessage>(core_, rank, std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
-  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   auto whole = std::make_shared<MpiCoalesced>(core_, rank, call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (absl::Status opened = open_parts(*rank, *whole, *std::move(ranges), who); !opened.ok()) return opened;

@@ -53,6 +53,7 @@ class HeldOnDevice final : public HeldByStream {
     runtime_->unwind(before_, rank_.rank());
     state()->dropped();
   }
+  absl::Status time_out(absl::Duration timeout, CodeSite code) override { return held_.time_out(timeout, code); }
 
  private:
   HeldWork held_;

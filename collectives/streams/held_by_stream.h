@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "collectives/streams/wanted_stream.h"
 #include "collectives/work/work_state.h"
 #include "rankloom/work.h"
@@ -19,6 +21,9 @@ class HeldByStream {
   // Nobody writes into the rank's memory for it afterwards. Destructors come here. A scheduling point where the last
   // handle of an unfinished call goes, as everywhere: a wait for this is at one, too.
   virtual void give_up() noexcept = 0;
+  // The end of a wait for the call that `timeout` has cut short: the call is withdrawn, with a Timeout, unless it has
+  // ended meanwhile. How it ended. For a task of the rank.
+  virtual absl::Status time_out(absl::Duration timeout, CodeSite code) = 0;
 };
 
 // A work that a stream waits for. Its handle keeps the call. That of a call on a stream would be taken for one of the
@@ -33,6 +38,9 @@ class HeldWork final : public HeldByStream {
   HeldWork& operator=(const HeldWork&) = delete;
   const std::shared_ptr<WorkState>& state() const { return state_; }
   void give_up() noexcept override;
+  absl::Status time_out(absl::Duration timeout, CodeSite code) override {
+    return state_ != nullptr ? state_->time_out(timeout, code) : absl::OkStatus();
+  }
 
  private:
   const std::shared_ptr<WorkState> state_;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/completion.h"
 #include "collectives/work/keep_alive.h"
@@ -47,6 +48,13 @@ void HeldWork::give_up() noexcept {
   work_ = Work();
   if (call_ != nullptr) call_->stream_waits_no_more();
   stream_ = nullptr;
+}
+
+absl::Status CallOnStream::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
+  absl::Status waited = StreamWork::wait(timeout, timeout_is_default, code);
+  if (timeout_is_default || is_over() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+  const std::shared_ptr<HeldByStream> held = held_.lock();
+  return held != nullptr ? held->time_out(timeout, code) : waited;
 }
 
 void CallOnStream::dropped() noexcept {
@@ -144,7 +152,7 @@ void StreamCall::give_up() noexcept {
   if (keeps_alive_) return;
   const WorldPin alive(world_);
   if (!alive) return;
-  const IssueGate::Closed closed = gate_.close(/*waits=*/!rank_.world().scheduler().options().schedule.deterministic());
+  const IssueGate::Closed closed = close_gate();
   if (closed == IssueGate::Closed::kBefore) return;
   if (closed == IssueGate::Closed::kOutside && WorkState::of(inner_) != nullptr) {
     const std::shared_ptr<WorkState> inner = WorkState::shared(inner_);
@@ -154,6 +162,25 @@ void StreamCall::give_up() noexcept {
   }
   miss();
   end(make_error(ErrorKind::kAborted, "the work was dropped"));
+}
+
+absl::Status StreamCall::time_out(absl::Duration timeout, CodeSite code) {
+  const IssueGate::Closed closed = close_gate();
+  if (closed == IssueGate::Closed::kBefore) return outer_->await(absl::InfiniteDuration(), false, code);
+  absl::Status ended;
+  if (closed == IssueGate::Closed::kOutside && WorkState::of(inner_) != nullptr) {
+    const Work last = std::move(inner_);
+    const std::shared_ptr<WorkState> inner = WorkState::shared(last);
+    ended = inner->time_out(timeout, code);
+    if (inner->is_over()) inner->learned_at_no_point();
+  } else {
+    ended = make_error(ErrorKind::kTimeout, "rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ", ", text_,
+                       ": timed out after ", absl::FormatDuration(timeout), " in ", stream_,
+                       ", which had not come to the call", site_place(Site{.code = code}));
+    if (!rank_.world().scheduler().aborted()) group_->abort(message_of(ended), /*code=*/{});
+  }
+  end(ended);
+  return ended;
 }
 
 void StreamCall::fail_group_if_numbered(const absl::Status& why) {

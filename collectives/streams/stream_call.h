@@ -34,6 +34,8 @@ class CallOnStream final : public StreamWork {
   void stream_waits() { waits_.fetch_add(1); }
   void stream_waits_no_more() noexcept;
 
+  // One with a timeout of its own withdraws the call, as every wait for a call does.
+  absl::Status wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) override;
   void dropped() noexcept override;
   bool acts_when_dropped() const override { return true; }
   // The call is done.
@@ -73,12 +75,17 @@ class StreamCall final : public HeldByStream {
   // As a work that is dropped: the call is taken back, and its group fails. Does nothing for a call that is done, or
   // that owns its tensors.
   void give_up() noexcept override;
+  absl::Status time_out(absl::Duration timeout, CodeSite code) override;
 
  private:
   StreamCall(RankState& rank, ProcessGroup& group, CollectiveCall&& call, std::string stream, Fail fail);
   void end(const absl::Status& status) {
     if (!status.ok() && fail_) fail_(status);
     outer_->end(status);
+  }
+  // Closes the gate for a thread that gives the call up or withdraws it.
+  IssueGate::Closed close_gate() {
+    return gate_.close(/*waits=*/!rank_.world().scheduler().options().schedule.deterministic());
   }
   // The call was not issued. If it has a number of the group's, nobody goes on without it.
   void fail_group_if_numbered(const absl::Status& why);

@@ -387,15 +387,14 @@ absl::StatusOr<Work> ThreadedProcessGroup::execute_parts(CollectiveCall&& call, 
   std::vector<CollectiveCall>& parts = call.parts.mutable_get();
   const auto first_message = std::stable_partition(
       parts.begin(), parts.end(), [](const CollectiveCall& part) { return op_row(part.op).is_collective(); });
+  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   std::vector<std::shared_ptr<Message>> messages;
   for (auto part = first_message; part != parts.end(); ++part) {
     part->way.ready = call.way.ready;
-    const int64_t timeout_ns = GroupFront::nanoseconds(part->timeout);
     messages.push_back(
         std::make_shared<Message>(mailbox(), front().rank_state(), ProcessGroup::rank(), std::move(*part), timeout_ns));
   }
   parts.erase(first_message, parts.end());
-  const int64_t timeout_ns = GroupFront::nanoseconds(call.timeout);
   auto whole = std::make_shared<CoalescedWork>(front().rank_state(), group(), call, timeout_ns);
   Work work = WorkState::handle(whole);
   if (on_host) {

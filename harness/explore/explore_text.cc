@@ -77,17 +77,25 @@ std::string rooted_text(const Trace& trace) {
   return "";
 }
 
+// "5 -> 1 switch from the default order".
+std::string order_text(const ExploreReport::Failure& failure) {
+  const Schedule& schedule = failure.world.schedule;
+  if (schedule.kind() != Schedule::Kind::kSteered)
+    return "the order as it was found: by its switches alone it is right";
+  const auto switches = static_cast<int64_t>(schedule.switches().size());
+  // Fewer ranks may need another schedule than the one that was found.
+  const std::string from = failure.found_switches > switches ? absl::StrCat(failure.found_switches, " -> ") : "";
+  return absl::StrCat(from, switches, switches == 1 ? " switch" : " switches", " from the default order");
+}
+
 std::string failure_text(const ExploreReport::Failure& failure) {
   std::string text = absl::StrCat("found by ", failure.strategy, " in its run ", failure.run, ", schedule ");
   const std::string found = failure.found.text();
   absl::StrAppend(&text, found.size() <= 100 ? found : absl::StrCat(found.substr(0, 100), "..."));
   const WorldOptions& world = failure.world;
   if (failure.shrink_runs > 0) {
-    const auto switches = static_cast<int64_t>(world.schedule.switches().size());
-    // Fewer ranks may need another schedule than the one that was found.
-    const std::string from = failure.found_switches > switches ? absl::StrCat(failure.found_switches, " -> ") : "";
     absl::StrAppend(&text, "\nshrunk in ", counted(failure.shrink_runs, "run"), ": ", counted(world.world_size, "rank"),
-                    ", ", from, switches, switches == 1 ? " switch" : " switches", " from the default order");
+                    ", ", order_text(failure));
   }
   if (!world.faults.empty()) absl::StrAppend(&text, ", faults ", world.faults.text());
   absl::StrAppend(&text, rooted_text(failure.report.trace), "\nrun it again: ", failure.rerun);

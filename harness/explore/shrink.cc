@@ -52,6 +52,8 @@ class Shrinker {
  private:
   // Each counts its runs.
   Outcome run(const WorldOptions& world, const RunHooks& hooks = {}, std::shared_ptr<const void> owner = nullptr);
+  // The schedule that repeats a run of `world`: a replay, but where the schedule has no choices.
+  static Schedule schedule_of(const WorldOptions& world, const Outcome& outcome);
   bool fails_alike(const WorldOptions& world);
   // The same, unless all runs for tries are used up.
   bool still_fails(const WorldOptions& world);
@@ -91,6 +93,10 @@ Outcome Shrinker::run(const WorldOptions& world, const RunHooks& hooks, std::sha
   return baseline_.run(world, hooks, std::move(owner));
 }
 
+Schedule Shrinker::schedule_of(const WorldOptions& world, const Outcome& outcome) {
+  return outcome.report.trace.empty() ? world.schedule : Schedule::replay(outcome.report.trace);
+}
+
 bool Shrinker::fails_alike(const WorldOptions& world) {
   const Outcome outcome = run(world);
   return outcome.failed() && outcome.signature() == signature_;
@@ -102,7 +108,7 @@ std::vector<Schedule::Switch> Shrinker::switches_of(const WorldOptions& world, c
                                                     const std::shared_ptr<StepRecord>& record) {
   std::vector<Schedule::Switch> switches;
   WorldOptions replayed = world;
-  replayed.schedule = Schedule::replay(outcome.report.trace);
+  replayed.schedule = schedule_of(world, outcome);
   run(replayed, {.record = record.get(), .departures = &switches}, record);
   return switches;
 }
@@ -212,7 +218,7 @@ void Shrinker::describe_smallest(ExploreReport::Failure* failure) {
 ExploreReport::Failure Shrinker::shrink() {
   ExploreReport::Failure failure;
   failure.headline = found_.headline();
-  unsteered_ = Schedule::replay(found_.report.trace);
+  unsteered_ = schedule_of(world_, found_);
   const auto record = std::make_shared<StepRecord>(/*texts=*/true);
   switches_ = switches_of(world_, found_, record);
   found_story_ = story_text(*record, found_.report, switches_);

@@ -117,7 +117,7 @@ class Watchdog {
   [[noreturn]] void end_process(StallWatch* watch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     watch->telling_ = true;
     mu_.unlock();
-    end_stalled(watch->fatal(), watch->fatal_ns_, [watch] { return watch->scheduler_.describe_world(); });
+    end_stalled(watch->fatal(), [watch] { return watch->scheduler_.describe_world(); });
   }
 
   void tell(StallWatch* watch, const std::vector<std::string>& texts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -193,7 +193,7 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
   std::vector<Outstanding> outstanding;
   scheduler_.append_outstanding(&outstanding);
   std::vector<std::string> texts;
-  std::vector<Outstanding> stalled;
+  std::vector<Stalled> stalled;
   bool fatal = false;
   for (const Outstanding& who : outstanding) {
     const auto [entry, first] = seen_.try_emplace(who.id);
@@ -205,9 +205,11 @@ std::vector<std::string> StallWatch::look(int64_t now_ns) {
     }
     seen.look = looks_;
     if (who.attached && seen.stood_ns >= std::min(stall_ns_, fatal_ns_)) {
-      const bool first_fatal = !fatal && seen.stood_ns >= fatal_ns_;
+      const bool too_long = seen.stood_ns >= fatal_ns_;
+      const bool first_fatal = !fatal && too_long;
       fatal = fatal || first_fatal;
-      stalled.insert(first_fatal ? stalled.begin() : stalled.end(), who);
+      stalled.insert(first_fatal ? stalled.begin() : stalled.end(),
+                     {.who = who, .time_ns = too_long ? fatal_ns_ : stall_ns_});
     }
     if (seen.told || seen.stood_ns >= fatal_ns_ || now_ns - seen.since_ns < stall_ns_) continue;
     seen.told = true;
@@ -261,7 +263,7 @@ std::string stall_text(const Outstanding& who, int64_t stall_ns) {
 
 std::atomic<std::string (*)()> running_test{nullptr};
 
-void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::FunctionRef<std::string()> everybody) {
+void end_stalled(const std::vector<Stalled>& who, absl::FunctionRef<std::string()> everybody) {
   // The rank that hangs may hold what is asked for below: a lock of the library, of stdio, of GoogleTest. The process
   // ends all the same.
   std::signal(SIGALRM, [](int) { _exit(1); });
@@ -282,9 +284,9 @@ void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns, absl::Fu
   while (!world->done.load(std::memory_order_acquire) && monotonic_ns() < until_ns) world->asker.park(until_ns);
   const auto tell = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   std::string_view head = "rankloom: ";
-  for (const Outstanding& one : who) {
-    tell(absl::StrCat(sv(std::exchange(head, "")), stall_text(one, stall_ns), "\n  its stack:"));
-    tell(thread_stack_text(one.thread, "    "));
+  for (const Stalled& one : who) {
+    tell(absl::StrCat(sv(std::exchange(head, "")), stall_text(one.who, one.time_ns), "\n  its stack:"));
+    tell(thread_stack_text(one.who.thread, "    "));
   }
   while (!world->done.load(std::memory_order_acquire)) world->asker.park(Deadline::kNever);
   tell(world->text);

@@ -15,6 +15,12 @@
 
 namespace rankloom::internal {
 
+// A task that stands still, and for how long at least: WorldOptions::stall or stall_is_fatal.
+struct Stalled {
+  Outstanding who;
+  int64_t time_ns = 0;
+};
+
 // Has the process's watchdog look after a scheduler: a task that comes to no scheduling point for `stall` of real time
 // is told to `on_stall` (both of the options; unset: stderr), once until it moves; one that comes to none for
 // `stall_is_fatal` ends the process. The watchdog is one thread, asleep between looks and for good while nothing is
@@ -32,7 +38,7 @@ class StallWatch {
   std::vector<std::string> look(int64_t now_ns);
 
   // The tasks that stood still at the last look, that for which the process is to end first; empty: none is fatal.
-  const std::vector<Outstanding>& fatal() const { return fatal_; }
+  const std::vector<Stalled>& fatal() const { return fatal_; }
 
   // Ends the run if the last look found it stuck. Listeners run: with no lock held.
   void end_if_stuck();
@@ -84,7 +90,7 @@ class StallWatch {
   absl::Status stuck_;    // the error that ends the run; OK: none
   uint64_t looks_ = 0;
   int64_t last_look_ns_ = 0;
-  std::vector<Outstanding> fatal_;
+  std::vector<Stalled> fatal_;
   std::map<TaskId, Seen> seen_;
 
   mutable OrderedMutex texts_mu_{LockLevel::kStallTexts};
@@ -100,8 +106,7 @@ class StallWatch {
 std::string stall_text(const Outstanding& who, int64_t stall_ns);
 
 // Ends the process: prints the stalled ranks with their stacks, `everybody` and the name of the test that runs, if any.
-[[noreturn]] void end_stalled(const std::vector<Outstanding>& who, int64_t stall_ns,
-                              absl::FunctionRef<std::string()> everybody);
+[[noreturn]] void end_stalled(const std::vector<Stalled>& who, absl::FunctionRef<std::string()> everybody);
 
 // The name of the test that runs now, or empty; null: nobody knows. Set by the harness.
 extern std::atomic<std::string (*)()> running_test;

@@ -2,10 +2,14 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -32,6 +36,7 @@
 #include "rankloom/stream.h"
 #include "rankloom/sync.h"
 #include "rankloom/testing.h"
+#include "sim/base/system.h"
 #include "tests/collectives/streams/fake_device.h"
 #include "tests/temp_dir.h"
 #include "world/world_state.h"
@@ -325,6 +330,43 @@ TEST(ExploreOnFibersTest, SaysInALineWhatItCameTo) {
   EXPECT_THAT(explore({.world = {.world_size = 2}}, append_thrice).text(),
               HasSubstr("seeded:7: 1 run, and no search: RANKLOOM_SEED or its like asks for this schedule"));
   unsetenv("RANKLOOM_SEED");
+}
+
+// A schedule without choices has no trace to repeat: the schedule repeats the run.
+TEST(ExploreOnFibersTest, AFailureUnderFifoIsRunAgainUnderFifo) {
+  setenv("RANKLOOM_SCHEDULE", "fifo", 1);
+  const auto body = [](RankContext& rank) {
+    if (rank.rank() == 2) {
+      rank.store().set("b", "1");
+      rank.store().set("a", "1");
+      return;
+    }
+    rank.store().get(rank.rank() == 0 ? "a" : "b");
+    if (rank.store().add("order", 1) == 1 && rank.rank() == 1) throw std::runtime_error("b first");
+  };
+  const ExploreReport report = explore({.world = fibers(3)}, body);
+  unsetenv("RANKLOOM_SCHEDULE");
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.failure->rerun, ContainsRegex("RANKLOOM_SCHEDULE='?(fifo|steered:)"));
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("b first"), Not(HasSubstr("the same trace"))));
+  EXPECT_THAT(run_world(report.failure->world, body).text(), HasSubstr("rank 1 failed: b first"));
+}
+
+// A number that is none of a choice's: the first is taken, as without a switch.
+TEST(ExploreOnFibersTest, ASwitchToAnAlternativeThatIsNotThereIsNone) {
+  int64_t sender = -1;
+  WorldOptions world = fibers(3);
+  world.schedule = *Schedule::parse("steered:1:0#0=2,1#0=2,2#0=2");
+  const RunReport report = run_world(world, [&](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int64_t> x = {rank.rank()}, y = {0};
+    if (rank.rank() < 2) return pg->send(x, 2).wait();
+    pg->recv_any(x).wait();
+    sender = x[0];
+    pg->recv_any(y).wait();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(sender, 0);
 }
 
 // The trace of what was found is what repeats it, whatever the environment says of others.
@@ -1610,6 +1652,46 @@ TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
   }));
 }
 
+// Runs that go on leave another store behind than one that was skipped.
+TEST(NoFailureOnFibersTest, ARunThatIsSkippedUnderSomeSchedulesIsGood) {
+  EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(2)}, [](RankContext& rank) {
+    const int64_t place = rank.store().add("n", 1);
+    if (rank.rank() == 1 && place == 1) GTEST_SKIP() << "not in this order";
+    if (rank.rank() == 0) rank.store().set("done", "");
+  }));
+}
+
+TEST(NoFailureOnFibersTest, ATraceThatIsReplayedStaysAsItWas) {
+  const auto body = [](RankContext& rank) {
+    if (rank.store().add("n", 1) == 1 && rank.rank() == 1) throw std::runtime_error("order");
+  };
+  const ExploreReport found =
+      explore({.world = fibers(2), .strategies = {Strategy::random()}, .max_shrink_runs = 0}, body);
+  ASSERT_TRUE(found.failure.has_value());
+  const std::string path =
+      testing::TempDir() + program_name() + ".NoFailureOnFibersTest.ATraceThatIsReplayedStaysAsItWas.rltrace";
+  ASSERT_TRUE(found.failure->report.trace.save(path).ok());
+  const auto bytes = [&path] {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string before = bytes();
+  const auto written = std::filesystem::last_write_time(path) - std::chrono::hours(1);
+  std::filesystem::last_write_time(path, written);
+  setenv("RANKLOOM_REPLAY", path.c_str(), 1);
+  testing::TestPartResultArray failures;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    expect_no_failure_in_schedules({.world = fibers(2)}, body);
+  }
+  unsetenv("RANKLOOM_REPLAY");
+  ASSERT_EQ(failures.size(), 1);
+  EXPECT_THAT(failures.GetTestPartResult(0).message(), HasSubstr(absl::StrCat("trace: ", path)));
+  EXPECT_EQ(bytes(), before);
+  EXPECT_EQ(std::filesystem::last_write_time(path), written);
+}
+
 // Rank 1 reads its output before wait(): what it sees differs between schedules.
 TEST(ExploreOpenCallsTest, AResultThatDiffersEndsWithTheCallsThatWereOpen) {
   const ExploreOptions options = {.world = {.world_size = 2, .engine = EngineKind::kFibers},
@@ -1767,6 +1849,18 @@ TEST(ExploreTextTest, OneRunIsOne) {
   EXPECT_THAT(report.text(), HasSubstr(", 0 switches from the default order"));
 }
 
+TEST(ExploreTextTest, ARunThatCannotBeSteeredHasNoSwitchesCut) {
+  bool failed = false;
+  const ExploreReport report =
+      explore({.world = fibers(2), .strategies = {Strategy::random()}}, [&](RankContext& rank) {
+        const int64_t place = rank.store().add("n", 1);
+        if (rank.rank() == 1 && place == 1 && !std::exchange(failed, true)) throw std::runtime_error("once");
+      });
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("2 ranks, the order as it was found: by its switches alone it is right\n"),
+                                   Not(HasSubstr("0 switches"))));
+}
+
 std::string story_of(int world_size, absl::FunctionRef<void(RankContext&)> program) {
   const ExploreReport report = explore({.world = fibers(world_size), .strategies = {Strategy::exhaustive()}}, program);
   EXPECT_TRUE(report.failure.has_value()) << report.text();
@@ -1820,6 +1914,14 @@ TEST(ExploreStoryTest, ACallOnSeveralKeysNamesThem) {
     }
   });
   EXPECT_THAT(many, HasSubstr("store check c, c, c, c and 2 more")) << many;
+  const std::string four = story_of(2, [](RankContext& rank) {
+    if (rank.rank() == 0) {
+      rank.store().set("c", "");
+    } else if (!rank.store().check({"c", "c", "c", "c"})) {
+      throw std::runtime_error("nothing there yet");
+    }
+  });
+  EXPECT_THAT(four, AllOf(HasSubstr("store check c, c, c, c"), Not(HasSubstr("more")))) << four;
 }
 
 // Rank 1 polls for a flag that rank 0 sets before the value; a switch between the two shows it.

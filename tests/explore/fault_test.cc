@@ -246,6 +246,34 @@ TEST_P(FaultTest, WhatHasNoSuchTensorIsNotCorruptedAndTheReportSaysSo) {
                   "a call of a group that writes to memory of the host"));
 }
 
+// A call that only writes is corrupted after it.
+TEST_P(FaultTest, ADrawnCorruptionHitsARecv) {
+  const RunReport report = run(2, FaultPlan::seeded(1, 1, {Kind::kCorrupt}), [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    rank.rank() == 0 ? pg->send(x, 1).wait() : pg->recv(x, 0).wait();
+  });
+  std::vector<int> ranks;
+  for (const Fault& fault : report.faults) ranks.push_back(fault.rank);
+  EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1));
+}
+
+TEST_P(FaultTest, AFaultBehindACrashDidNotHappen) {
+  const FaultPlan faults = {
+      {.kind = Kind::kCrash, .rank = 1, .op = "all_reduce"},
+      {.kind = Kind::kDelay, .rank = 1, .op = "all_reduce", .when = When::kInside, .by = absl::Milliseconds(1)}};
+  const RunReport report = run(2, faults, reduce_twice);
+  ASSERT_EQ(report.faults.size(), 1U);
+  EXPECT_EQ(report.faults[0].kind, Kind::kCrash);
+}
+
+TEST_P(FaultTest, ThereIsNoCallNumberZero) {
+  EXPECT_THAT(
+      run(2, {{.kind = Kind::kCrash, .op = "all_reduce", .nth = 0}}, reduce_twice).notes,
+      ElementsAre("the fault crash@op=all_reduce,nth=0 did not happen: it fits no rank's call number 0, of 1 to "
+                  "2"));
+}
+
 TEST_P(FaultTest, AFaultThatFitsNoCallIsNamedWithTheCallsThereWere) {
   const FaultPlan faults = {{.kind = Kind::kCrash, .op = "all_redcue"},
                             {.kind = Kind::kCrash, .op = "all_reduce", .nth = 3},

@@ -354,6 +354,9 @@ TEST_F(FileStoreTest, ARemovedFileIsNamedByEachOperation) {
     EXPECT_EQ(error.kind(), ErrorKind::kStoreError) << i;
     EXPECT_THAT(error.what(), HasSubstr("was removed while in use")) << i;
   }
+  EXPECT_THAT(error_of([&] { (void)store->num_keys(); }).what(), HasSubstr("FileStore num_keys: file "));
+  EXPECT_THAT(error_of([&] { (void)store->list_keys(); }).what(), HasSubstr("FileStore list_keys: file "));
+  EXPECT_THAT(error_of([&] { (void)store->queue_len("q"); }).what(), HasSubstr("FileStore queue_len key \"q\": file "));
 }
 
 TEST_F(FileStoreTest, ARemovedFileEndsAWait) {
@@ -649,6 +652,26 @@ TEST_F(FileStoreTest, AFileThatWasReplacedIsNoneOfAForkedChild) {
               std::string_view::npos;
     }
     _exit(named ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(FileStoreTest, AFileThatWasRemovedIsNotMadeAgainByAForkedChild) {
+  auto store = FileStore::open(path_);
+  store->set("a", "1");
+  const pid_t child = fork();
+  if (child == 0) {
+    std::filesystem::remove(path_);
+    bool named = false;
+    try {
+      store->set("b", "2");
+    } catch (const DistError& error) {
+      named = std::string_view(error.what()).find("was removed before this process, made by fork, used it") !=
+              std::string_view::npos;
+    }
+    _exit(named && !std::filesystem::exists(path_) ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -68,6 +68,37 @@ class CountingStore final : public Store {
   const std::shared_ptr<Store> store_;
 };
 
+// Passes all on but get(), which fails.
+class UnreadableStore final : public Store {
+ public:
+  explicit UnreadableStore(std::shared_ptr<Store> store) : Store(store.get()), store_(std::move(store)) {}
+
+  absl::StatusOr<StoreReply> execute(const StoreCall& call) override {
+    if (call.op == StoreCall::Op::kGet) return make_error(ErrorKind::kStoreError, "the disk is gone");
+    return store_->execute(call);
+  }
+  std::string_view kind() const override { return "UnreadableStore"; }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST(OwnStoreTest, ABarrierThatCannotReadWhoCameCallsNobodyMissing) {
+  World world({.world_size = 2, .engine = EngineKind::kFibers});
+  UnreadableStore store(std::make_shared<HashStore>(&world.scheduler()));
+  world
+      .run([&](RankContext& rank) {
+        if (rank.rank() == 1) return;
+        const DistError error = error_of([&] { store_barrier(store, "b", 0, 2, absl::Milliseconds(2)); });
+        EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+        EXPECT_THAT(error.what(),
+                    HasSubstr("store_barrier \"b\": timed out after 2ms: it is not known who of 2 ranks is "
+                              "missing: the disk is gone"));
+        EXPECT_THAT(error.what(), Not(HasSubstr("missing rank")));
+      })
+      .throw_if_failed();
+}
+
 TEST(OwnStoreTest, TheMethodsOfStoreCallExecute) {
   auto own = std::make_shared<MapStore>();
   own->set("a", "1");

@@ -357,10 +357,10 @@ TEST_P(SemanticsTest, CheckAndWaitSeeAQueueThatIsNotEmpty) {
 }
 
 TEST_P(SemanticsTest, PopOfAnEmptyQueueFailsIfItMayNotBlock) {
-  run_ranks(1, [](int, Store& store) {
+  run_ranks(1, [this](int, Store& store) {
     const DistError error = error_of([&] { store.queue_pop("q", /*block=*/false); });
     EXPECT_EQ(error.kind(), ErrorKind::kStoreError);
-    EXPECT_THAT(error.what(), HasSubstr("queue_pop key \"q\": the queue is empty"));
+    EXPECT_THAT(error.what(), HasSubstr("queue_pop key \"" + key_text("q") + "\": the queue is empty: have 0 values"));
     store.queue_push("q", "x");
     store.queue_pop("q");
     EXPECT_EQ(error_of([&] { store.queue_pop("q", false); }).kind(), ErrorKind::kStoreError);

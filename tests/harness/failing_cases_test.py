@@ -8,6 +8,7 @@ import contextlib
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -320,8 +321,11 @@ class FailingCasesTest(unittest.TestCase):
 
     def test_the_command_leaves_out_what_belongs_to_the_session(self):
         case = "Engines/Failing.UnderSomeSeedOnARank/fibers"
+        listener = socket.create_server(("localhost", 0))
+        self.addCleanup(listener.close)
         for flags in ([], ["--gtest_shuffle", "--gtest_repeat=1", "--gtest_random_seed=5"],
-                      [f"--gtest_output=xml:{TRACES}/with a space.xml"]):
+                      [f"--gtest_output=xml:{TRACES}/with a space.xml"],
+                      [f"--gtest_stream_result_to=localhost:{listener.getsockname()[1]}"]):
             result = Result(None, command=[PROGRAM, *flags, f"--gtest_filter={case}:No.Such*", "--gtest_color=no"])
             rerun = self.command_after("run it again", result.output)
             self.assertRegex(rerun, r"^RANKLOOM_ENGINE=fibers RANKLOOM_SEED=\d+ \S+ --gtest_color=no --gtest_filter="
@@ -422,7 +426,8 @@ class FailingCasesTest(unittest.TestCase):
             shown = on_terminal(folder, NO_COLOR="")
             self.assertRegex(shown, r"failing_cases\.cc:\d+: Failure\r\n\x1b\[31;1m" + re.escape(head) + r"\x1b\[0m\r\nranks 0-1 stopped for it")
             self.assertEqual(shown.count("[  FAILED  ]"), 3, shown)  # GoogleTest prints all that it did
-            for flags, env in (([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"}), (["--gtest_color=no"], {"NO_COLOR": ""})):
+            refused = [([f"--gtest_color={no}"], {"NO_COLOR": ""}) for no in ("no", "NO", "n", "false", "0")]
+            for flags, env in (([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"}), *refused):
                 shown = on_terminal(folder, *flags, **env)
                 self.assertNotIn("\x1b[31;1m", shown)
                 self.assertIn(f"Failure\r\n{head}\r\nranks 0-1 stopped for it", shown)

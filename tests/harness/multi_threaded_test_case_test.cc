@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "rankloom/error.h"
 #include "rankloom/matchers.h"
@@ -497,6 +498,24 @@ TEST_P(SetUpTest, TearsDownAfterASkip) {
 
 class SeedsTest : public MultiThreadedTestCase {};
 INSTANTIATE_TEST_SUITE_P(Engines, SeedsTest, every_engine(), engine_name);
+
+TEST_P(FailuresTest, ACutTraceIsToldOnceWhoeverFailsFirst) {
+  for (const bool by_assertion : {true, false}) {
+    const auto reports = reports_of([&] {
+      run_ranks({.world_size = 2, .schedule = Schedule::seeded(3), .trace_limit = 1}, [&](RankContext& rank) {
+        for (int i = 0; i < 5; ++i) rank.yield();
+        if (rank.rank() != 0) return;
+        if (by_assertion) {
+          ASSERT_TRUE(false) << "planned";
+        }
+        throw std::runtime_error("planned");
+      });
+    });
+    const std::string text = absl::StrJoin(reports, "\n");
+    EXPECT_THAT(text, HasSubstr("no trace was kept"));
+    EXPECT_EQ(text.find("no trace was kept"), text.rfind("no trace was kept"));
+  }
+}
 
 TEST_P(SeedsTest, RunsTheBodyUnderEachSeed) {
   std::vector<std::string> schedules;

@@ -104,6 +104,18 @@ TEST_P(RunsAlikeTest, NamesRankAndLineOfACallThatDiffers) {
                             "runs_alike_test.cc:[0-9]+\\]; second run: all_reduce seq 2, .*shapes \\[5\\]"));
 }
 
+TEST_P(RunsAlikeTest, NamesAnotherPeer) {
+  int runs = 0;
+  const testing::AssertionResult alike = runs_alike(seeded(1), [&](RankContext& rank) {
+    auto pg = init_process_group(rank, {.backend = GroupOptions::Backend::kFake});
+    if (rank.rank() != 0) return;
+    std::vector<float> x(1);
+    pg->send(x, ++runs).wait();
+  });
+  EXPECT_FALSE(alike);
+  EXPECT_THAT(alike.message(), ContainsRegex("first run: send.*, peer 1.*; second run: send.*, peer 2"));
+}
+
 TEST_P(RunsAlikeTest, NamesRootTagAndDTypeThatDiffer) {
   for (const char* what : {"root", "tag", "dtype"}) {
     int runs = 0;

@@ -54,6 +54,15 @@ TEST_P(MixedMeshTest, IsRealInOneDimensionAndFakeInOthers) {
   });
 }
 
+TEST_P(MixedMeshTest, ARealDimensionHasItsOptions) {
+  run(2, [](RankContext& rank) {
+    const DeviceMesh mesh = init_mixed_mesh(
+        rank, {{.name = "tp", .size = 2}, {.name = "dp", .size = 8, .backend = kFake}},
+        {.real = {.timeout = absl::Seconds(7)}, .fake = {.outputs = FakeOptions::Outputs::kUniformRanks}});
+    EXPECT_EQ(mesh.get_group("tp")->timeout(), absl::Seconds(7));
+  });
+}
+
 TEST_P(MixedMeshTest, TakesSeveralRealDimensions) {
   run(6, [](RankContext& rank) {
     const DeviceMesh mesh = init_mixed_mesh(

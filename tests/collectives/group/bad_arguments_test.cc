@@ -713,6 +713,10 @@ TEST_P(BadSetupTest, ARankOfTheWorldInASubgroup) {
     refuses([&] { (void)odd->send(x, 3); },
             absl::StrCat("rank ", rank.rank(), ", group 0.1, send: destination is 3, want 0 <= destination < size = 2",
                          ranks));
+    auto turned = odd->split_group(0, -rank.rank());  // members 3 and 1, in this order
+    refuses([&] { (void)turned->broadcast(x, 3); },
+            absl::StrCat("rank ", rank.rank(), ", group 0.1.1:0, broadcast seq 1: root is 3, want 0 <= root < size = 2",
+                         ranks));
   });
 }
 

@@ -62,6 +62,20 @@ TEST_P(CoalescingTest, IssuesCollectivesAsOne) {
   });
 }
 
+TEST_P(CoalescingTest, TheResultOfABlockHasWhatItsMessagesWrote) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {rank.rank()};
+    pg->start_coalescing();
+    rank.rank() == 1 ? (void)pg->send(x, 0) : (void)pg->recv(x, 1);
+    Work work = pg->end_coalescing();
+    const std::vector<TensorView> written = work.result();
+    if (rank.rank() == 1) return;
+    ASSERT_EQ(written.size(), 1U);
+    EXPECT_EQ(written[0].data(), x.data());
+  });
+}
+
 // Parts run beside each other on a device: what one writes is no other's.
 TEST_P(CoalescingTest, RefusesPartsThatWriteToOneBuffer) {
   run(2, [](RankContext& rank) {

@@ -218,5 +218,12 @@ TEST_P(DeviceMeshTest, AMeshThatWasMovedFromIsWhole) {
   });
 }
 
+TEST_P(DeviceMeshTest, TheWorldsGroupBelowItHasTheOptions) {
+  run(2, [](RankContext& rank) {
+    const DeviceMesh mesh = init_device_mesh(rank, {2}, {"dp"}, {.timeout = absl::Seconds(7)});
+    EXPECT_EQ(mesh.base()->timeout(), absl::Seconds(7));
+  });
+}
+
 }  // namespace
 }  // namespace rankloom

@@ -182,6 +182,11 @@ TEST_P(GroupsTest, WritesNamesSoThatTheyCanBePrinted) {
     if (rank.rank() == 0) child->barrier({}, "at\xff").wait();
   });
   EXPECT_THAT(report.text(), HasSubstr("rank 0 waits in barrier seq 1 at\\xff for rank 1 (returned) [group a\"b\\n"));
+  const RunReport monitored = run_to_failure(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 0) pg->monitored_barrier({}, false, "at\xff");
+  });
+  EXPECT_THAT(monitored.text(), HasSubstr("rank 0 waits in monitored_barrier seq 1 at\\xff for rank 1 (returned)"));
 }
 
 TEST_P(GroupsTest, Splits) {
@@ -236,6 +241,17 @@ TEST_P(GroupsTest, TellsOfDifferentRanks) {
   EXPECT_THAT(report.text(), HasSubstr("\n        | 0, 2-3 | 2      | groups_test.cc:"));
 }
 
+TEST_P(GroupsTest, TellsOfDifferentRanksOfASubgroupByTheWorldsNumbers) {
+  const RunReport report = run_to_failure(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto sub = pg->new_group({1, 2, 3});
+    if (sub == nullptr) return;
+    sub->new_group(rank.rank() == 1 ? std::vector<int>{0, 1} : std::vector<int>{0, 2});
+  });
+  EXPECT_THAT(report.text(), AllOf(HasSubstr("  ranks | 1-2   | 1     | groups_test.cc:"),
+                                   HasSubstr("\n        | 1, 3  | 2-3   | groups_test.cc:")));
+}
+
 TEST_P(GroupsTest, AHelperMayJoinTheWorldsGroupBesideItsRank) {
   for (int i = 0; i < (deterministic() ? 2 : 200); ++i) {
     World world(options(1));
@@ -268,6 +284,7 @@ TEST_P(GroupsTest, TellsANameFromADescriptionAndTwoFromOne) {
   EXPECT_THAT(text_of({.name = "a, b"}, {.name = "a", .description = "b"}), HasSubstr("Mismatch: group 0, seq 1"));
   EXPECT_THAT(text_of({.name = "a, description b"}, {.name = "a", .description = "b"}),
               HasSubstr("Mismatch: group 0, seq 1"));
+  EXPECT_THAT(text_of({.name = "description x"}, {.name = "\"description x\""}), HasSubstr("Mismatch: group 0, seq 1"));
 }
 
 TEST_P(GroupsTest, TellsOfDifferentNamesAndCalls) {
@@ -562,6 +579,20 @@ TEST_P(GroupsTest, ThrowsTheErrorOfACallThatShutdownWaitsFor) {
   });
 }
 
+TEST_P(GroupsTest, ShutdownWaitsForAMessageOfABlockAsLongAsTheBlocksTimeoutSays) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {1};
+    if (rank.rank() == 1) return rank.store().wait({"done"});
+    pg->start_coalescing();
+    (void)pg->recv(x, 1, 0, {.timeout = absl::Hours(2)});
+    Work work = pg->end_coalescing({.timeout = absl::Milliseconds(4)});
+    EXPECT_THAT([&] { pg->shutdown(); },
+                ThrowsDistError(ErrorKind::kTimeout, HasSubstr("timed out after 4ms waiting for rank 1")));
+    rank.store().set("done", "");
+  });
+}
+
 TEST_P(GroupsTest, EndsAllWaitsWithAnAbort) {
   run(4, [](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -679,7 +710,8 @@ TEST_P(GroupsTest, AGroupThatIsItsOwnChildEndsOnce) {
         }});
     EXPECT_EQ(same, pg);
     destroy_process_group(pg);
-    EXPECT_THAT([&] { pg->barrier(); }, ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down")));
+    EXPECT_THAT([&] { (void)pg->barrier(); },
+                ThrowsDistError(ErrorKind::kAborted, HasSubstr("the group was shut down")));
   });
 }
 
@@ -831,7 +863,10 @@ TEST_P(GroupsTest, TheOnlyMemberMustFitItself) {
     std::vector<float> given = {1, 2}, wide(8);
     alone->all_to_all_single(wide, given).wait();
   });
-  EXPECT_THAT(report.text(), HasSubstr("rank 1 sends 2 rows to rank 1, which expects 8"));
+  const std::string text = report.text();
+  EXPECT_THAT(text, HasSubstr("rank 1 sends 2 rows to rank 1, which expects 8"));
+  EXPECT_THAT(text, HasSubstr("last calls of rank 1"));
+  EXPECT_EQ(text.find("last calls of rank 1"), text.rfind("last calls of rank 1"));
 }
 
 TEST_P(GroupsTest, TheNumberOfARefusedCallIsTakenByTheNext) {

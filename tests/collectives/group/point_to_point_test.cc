@@ -566,6 +566,19 @@ TEST_P(PointToPointTest, NamesASendToTheWrongRank) {
                          "[ring.cc:7] (not received)\n"));
 }
 
+TEST_P(PointToPointTest, NamesASendToTheWrongRankOfASubgroup) {
+  const RunReport report = run_to_failure(4, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    auto sub = pg->new_group({1, 2, 3});
+    std::vector<int64_t> x = {rank.rank()};
+    if (rank.rank() == 1) sub->send(x, 2).wait();
+    if (rank.rank() == 2) sub->recv(x, 0).wait();
+  });
+  EXPECT_THAT(report.text(),
+              HasSubstr("  rank 2 waits for a send from rank 1 (tag 0), which has sent instead: send seq 1 "
+                        "to rank 3 [point_to_point_test.cc:"));
+}
+
 TEST_P(PointToPointTest, NamesEagerSendsUnderOtherTags) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {
     auto pg = init_process_group(rank, {.eager_bytes = 64});
@@ -769,6 +782,10 @@ TEST_P(PointToPointTest, IssuesNothingOfABatchWithAMistake) {
     P2POp bad = good;
     bad.peer = 2;
     fails(bad, "batch_isend_irecv: operation 1, send: destination is 2, want 0 <= destination < size = 2");
+    bad = good;
+    bad.kind = P2POp::Kind::kRecv;
+    bad.peer = CollectiveCall::kAnySource;
+    fails(bad, "batch_isend_irecv: operation 1, recv: source is -1, want 0 <= source < size = 2");
     bad = good;
     bad.group = nullptr;
     fails(bad, "batch_isend_irecv: operation 1, send: group is null");

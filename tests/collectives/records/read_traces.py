@@ -145,7 +145,8 @@ def read_pytorch(path):
                     continue
                 identity, storage, offset, numel, itemsize, device = value
                 product = 1
-                for size in shape:
+                for size, step in zip(reversed(shape), reversed(stride), strict=True):
+                    same(step, product, path, "strides of", shape)
                     product *= size
                 same((numel, len(stride), offset, device), (product, len(shape), 0, "cpu"), path, "tensor", value)
                 check(itemsize in (1, 2, 4, 8, 16) and identity not in tensors and storage not in nodes, path, value)

@@ -18,6 +18,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "rankloom/matchers.h"
 #include "rankloom/rankloom.h"
 #include "sim/base/sanitizers.h"
 #include "tests/collectives/streams/stream_kinds.h"
@@ -248,6 +249,55 @@ TEST_P(StreamTest, WaitWithATimeoutBlocksTheRank) {
     work.wait(absl::Hours(1));
     EXPECT_TRUE(work.is_success());
     EXPECT_THAT(x, ElementsAre(6));
+  });
+}
+
+TEST_P(StreamTest, AWaitThatTimesOutWithdrawsTheCall) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "comm");
+    std::vector<int32_t> x = {rank.rank() + 5};
+    if (rank.rank() == 1) {
+      rank.store().wait({"late"});
+      EXPECT_THAT([&] { pg->broadcast(x, 1).wait(); },
+                  ThrowsDistError(ErrorKind::kAborted, HasSubstr("timed out after 3ms")));
+      return;
+    }
+    Work work = pg->broadcast(x, 1, {.stream = &stream});
+    const auto timed_out =
+        ThrowsDistError(ErrorKind::kTimeout,
+                        testing::ContainsRegex(
+                            "rank 0, group 0, broadcast seq 1.*: timed out after 3ms (waiting for rank 1|in stream)"));
+    EXPECT_THAT([&] { work.wait(absl::Milliseconds(3)); }, timed_out);
+    EXPECT_TRUE(work.is_completed());
+    EXPECT_THAT([&] { work.wait(); }, timed_out);
+    rank.store().set("late", "");
+    EXPECT_THAT([&] { stream.synchronize(); }, timed_out);
+    EXPECT_THAT(x, ElementsAre(5));
+  });
+}
+
+TEST_P(StreamTest, AWaitThatTimesOutWithdrawsACallThatItsStreamHasNotComeTo) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    SimStream stream(rank, "comm");
+    std::vector<int32_t> x = {rank.rank() + 5};
+    if (rank.rank() == 1) {
+      EXPECT_THAT([&] { pg->all_reduce(x).wait(); },
+                  ThrowsDistError(ErrorKind::kAborted, HasSubstr("timed out after 3ms in stream comm")));
+      return;
+    }
+    const auto gate = std::make_shared<FutureWork>(rank);
+    WorkState::handle(gate).block_current_stream(stream);
+    Work work = pg->all_reduce(x, ReduceOp::kSum, {.stream = &stream});
+    EXPECT_THAT(
+        [&] { work.wait(absl::Milliseconds(3)); },
+        ThrowsDistError(ErrorKind::kTimeout,
+                        testing::ContainsRegex("rank 0, group 0, all_reduce seq 1 .stream_test.cc:[0-9]+.: timed out "
+                                               "after 3ms in stream comm, which had not come to the call")));
+    gate->resolve();
+    EXPECT_THAT([&] { stream.synchronize(); }, ThrowsDistError(ErrorKind::kTimeout, HasSubstr("timed out after 3ms")));
+    EXPECT_THAT(x, ElementsAre(5));
   });
 }
 

@@ -325,6 +325,17 @@ TEST_P(SwitchTest, ARunStopsBeforeACollectiveOfARank) {
   EXPECT_EQ(seq, 1);  // the second call is not made yet
 }
 
+TEST_P(SwitchTest, ARunStopsOnce) {
+  WorldOptions world = options(2);
+  world.break_at = Schedule::BreakPoint{.rank = 1, .group = "g", .seq = 2};
+  int stops = 0;
+  world.on_break = [&] { ++stops; };
+  run(world, [](RankContext& rank) {
+    for (int i = 0; i < 3; ++i) rank.world().scheduler().point_before_call({.what = "call", .group = "g", .seq = 2});
+  });
+  EXPECT_EQ(stops, 1);
+}
+
 // Messages are numbered apart: neither their calls nor their waits are that collective.
 TEST_P(SwitchTest, ARunStopsAtNoMessage) {
   WorldOptions world = options(2);

@@ -265,6 +265,29 @@ TEST_P(RootedTest, WhoNeverCameToADoneCallIsNoted) {
   EXPECT_THAT(report.notes[0], HasSubstr("ranks 0-1, group 0, broadcast seq 1: rank 2 never came"));
 }
 
+TEST_P(RootedTest, WhoNeverCameStandsInTheOrderOfTheWorldsRanks) {
+  const RunReport report = run(4, [](RankContext& rank) {
+    const auto turned = init_process_group(rank)->split_group(0, -rank.rank(), {.rooted = Rooted::kEach});
+    std::vector<int32_t> x = data_of(rank.rank());
+    if (rank.rank() % 2 == 1) turned->broadcast(x, 0).wait();
+  });
+  ASSERT_EQ(report.notes.size(), 1);
+  EXPECT_THAT(report.notes[0], HasSubstr("ranks 1, 3, group 0.1:0, broadcast seq 1: ranks 0, 2 never came"));
+}
+
+TEST_P(RootedTest, AReceiverOfASubgroupNamesTheRootByTheWorldsNumber) {
+  run(4, [](RankContext& rank) {
+    const auto pair = init_process_group(rank)->new_group({1, 3}, {.rooted = Rooted::kEach});
+    std::vector<int32_t> x = data_of(rank.rank());
+    if (rank.rank() == 1) rank.store().wait({"told"});
+    if (rank.rank() != 3) return;
+    EXPECT_THAT(
+        error_of([&] { pair->broadcast(x, 0, {.timeout = absl::Milliseconds(5)}).wait(); }, ErrorKind::kTimeout),
+        HasSubstr("timed out after 5ms waiting for rank 1 ["));
+    rank.store().set("told", "");
+  });
+}
+
 TEST_P(RootedTest, AGroupThatFailsLeavesDoneWorksDone) {
   run(3, [](RankContext& rank) {
     const auto pg = init_process_group(rank, {.rooted = Rooted::kEach});

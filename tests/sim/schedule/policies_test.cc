@@ -66,6 +66,17 @@ TEST(PoliciesTest, StarveHoldsOneTaskBackForLong) {
   }
 }
 
+// Calls that complete are held back as one: while they are, none completes.
+TEST(PoliciesTest, StarveHoldsAllCompletionsBackTogether) {
+  const Points points({TaskKind::kRank, TaskKind::kCompletion, TaskKind::kCompletion, TaskKind::kCompletion});
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    int without = 0, longest = 0;
+    for (const TaskId id : points.chosen_by(Schedule::starve(seed), 10'000))
+      longest = std::max(longest, without = id == 0 ? without + 1 : 0);
+    EXPECT_GE(longest, 50) << seed;
+  }
+}
+
 TEST(PoliciesTest, LateCompletionCompletesOneTimeInEight) {
   const Points points({TaskKind::kRank, TaskKind::kCompletion, TaskKind::kRank, TaskKind::kRank});
   for (uint64_t seed = 1; seed <= 5; ++seed) {

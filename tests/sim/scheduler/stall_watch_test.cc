@@ -164,9 +164,44 @@ TEST_P(StallTest, IsFatalAfterItsTime) {
     EXPECT_THAT(watch.fatal(), IsEmpty());
     watch.look(3006 * kSecond);
     ASSERT_EQ(watch.fatal().size(), 1U);
-    EXPECT_EQ(watch.fatal()[0].info.rank, 1);
-    EXPECT_NE(watch.fatal()[0].thread, 0);
+    EXPECT_EQ(watch.fatal()[0].who.info.rank, 1);
+    EXPECT_EQ(watch.fatal()[0].time_ns, 8 * kSecond);
+    EXPECT_NE(watch.fatal()[0].who.thread, 0);
   });
+}
+
+// With a clock of the test's own: rank 0 stands still for less time than the rank for which the process ends.
+TEST_P(StallTest, AFatalOneLeadsOthersThatStandStill) {
+  if (GetParam().engine != EngineKind::kThreads || GetParam().schedule.deterministic())
+    GTEST_SKIP() << "one rank at a time runs here";
+  auto scheduler = make_scheduler(GetParam(), 2, [](WorldOptions& options) {
+    options.stall = absl::Seconds(4);
+    options.stall_is_fatal = absl::Seconds(8);
+    options.on_stall = [](const std::string&) {};
+  });
+  StallWatch watch(scheduler.get());
+  constexpr int64_t kSecond = 1'000'000'000;
+  std::atomic<int> turn{0};
+  scheduler->run([&](int rank, Task&) {
+    if (traced()) GTEST_SKIP() << "under a debugger nothing is fatal";
+    if (rank == 0) {
+      while (turn != 1) sched_yield();
+      scheduler->point(Site{.what = "step"});
+      turn = 2;
+      while (turn != 3) sched_yield();
+      return;
+    }
+    for (int64_t i = 1000; i <= 1003; ++i) watch.look(i * kSecond);
+    turn = 1;
+    while (turn != 2) sched_yield();
+    for (int64_t i = 1004; i <= 1008; ++i) watch.look(i * kSecond);
+    turn = 3;
+  });
+  ASSERT_EQ(watch.fatal().size(), 2U);
+  EXPECT_EQ(watch.fatal()[0].who.info.rank, 1);
+  EXPECT_EQ(watch.fatal()[0].time_ns, 8 * kSecond);
+  EXPECT_EQ(watch.fatal()[1].who.info.rank, 0);
+  EXPECT_EQ(watch.fatal()[1].time_ns, 4 * kSecond);
 }
 
 // With a clock of the test's own: said once, after the time and not before.
