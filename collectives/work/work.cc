@@ -244,6 +244,10 @@ class AnyWork final : public WorkState {
                              first.seq() >= 0 ? absl::StrCat(" seq ", first.seq()) : "")) {}
   const char* op() const override { return "wait_any"; }
   std::string_view group() const override { return group_; }
+  // One of the works has ended, however.
+  static void one_ended(const std::shared_ptr<WorkState>& any, const absl::Status& /*status*/) {
+    complete_with_another(any, absl::OkStatus());
+  }
 
  private:
   Site wait_site(CodeSite code) const override {
@@ -300,13 +304,8 @@ size_t wait_any(std::span<Work> works, CodeSite code) {
   const absl::Cleanup forget = [&] {
     for (Work& work : works) WorkState::of(work)->forget(any.get());
   };
-  for (Work& work : works) {
-    WorkState::of(work)->then(
-        [any](const absl::Status&) {
-          if (!any->is_completed()) any->complete(absl::OkStatus());
-        },
-        /*learns=*/false, /*owner=*/any.get());
-  }
+  for (Work& work : works)
+    WorkState::of(work)->once_done(tell(std::weak_ptr<WorkState>(any), &AnyWork::one_ended), /*owner=*/any.get());
   WorkState::handle(any).wait(code);
   return first_done();
 }

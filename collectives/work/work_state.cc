@@ -325,10 +325,22 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
   completion.end();
 }
 
+namespace {
+
+// Behind all works that end together.
+void tell_later(std::unique_ptr<Dependant> dependant, const absl::Status& status) {
+  Completion::wake_later([dependant = std::move(dependant), status]() mutable {
+    dependant->ended(status);
+    Completion::drop(std::shared_ptr<Dependant>(std::move(dependant)));
+  });
+}
+
+}  // namespace
+
 [[gnu::noinline]] void WorkState::tell_dependants(const absl::Status& status) {
   while (!callbacks_.empty()) {
     const auto later = std::stable_partition(callbacks_.begin(), callbacks_.end(),
-                                             [](const Callback& c) { return c.dependant != nullptr; });
+                                             [](const Callback& c) { return c.is_told_before(); });
     if (later == callbacks_.begin()) return;
     completing_ = true;
     std::vector<Callback> told(std::make_move_iterator(callbacks_.begin()), std::make_move_iterator(later));
@@ -343,6 +355,11 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
 }
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
+  for (Callback& callback : callbacks) {
+    if (callback.dependant != nullptr) tell_later(std::move(callback.dependant), status);
+  }
+  std::erase_if(callbacks, [](const Callback& callback) { return callback.owner != nullptr; });
+  if (callbacks.empty()) return;
   if (std::any_of(callbacks.begin(), callbacks.end(), [](const Callback& callback) { return callback.learns; })) {
     learned();
     retrieved(status);
@@ -423,7 +440,7 @@ void run_as_guest(int rank, OnEnd& callback, const absl::Status& status) {
 
 }  // namespace
 
-void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns, const void* owner) {
+void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns) {
   absl::Status ended;
   {
     ObservedMutexLock lock(&mu_);
@@ -438,7 +455,7 @@ void WorkState::then(absl::AnyInvocable<void(const absl::Status&)> callback, boo
           };
         }
       }
-      callbacks_.push_back({std::move(callback), nullptr, learns, owner});
+      callbacks_.push_back({std::move(callback), nullptr, learns});
       return;
     }
     ended = status_;
@@ -466,6 +483,22 @@ size_t WorkState::waiting_callbacks() const {
   ObservedMutexLock lock(&mu_);
   lock.apart();  // no then() is on its way to a work of which no handle is left; for tests
   return callbacks_.size();
+}
+
+void WorkState::once_done(std::unique_ptr<Dependant> dependant, const void* owner) {
+  absl::Status ended;
+  {
+    ObservedMutexLock lock(&mu_);
+    touched(Access::kRead);
+    if (!done_.load(std::memory_order_relaxed)) {
+      callbacks_.push_back({nullptr, std::move(dependant), /*learns=*/false, owner});
+      return;
+    }
+    ended = status_;
+  }
+  Completion completion;
+  tell_later(std::move(dependant), ended);
+  completion.end();
 }
 
 void WorkState::when_done(std::unique_ptr<Dependant> dependant, bool apart) {

@@ -95,11 +95,7 @@ class WorkState : public OpenCall {
   // `callback` runs once the work is done, with its status: now on the caller if it is done already, else as the rank
   // that owns the work, on a helper task of it, so it may wait.
   // `learns`: the callback is the rank's own code, or what that waits for: the work is learned() when it is done.
-  // `owner`: who may have it forgotten.
-  void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false, const void* owner = nullptr);
-  // Drops the callbacks of `owner` that have not begun. Of explored runs they stay: there a callback that is dropped
-  // would be one more thing whose order matters.
-  void forget(const void* owner);
+  void then(absl::AnyInvocable<void(const absl::Status&)> callback, bool learns = false);
   // For reports: whether a task, a work or a callback waits for the work to be done.
   bool is_awaited() const;
   // How many callbacks wait for the work to be done.
@@ -165,6 +161,12 @@ class WorkState : public OpenCall {
   // are made of others: a rank that sees this work done sees theirs done. `apart`: nothing that a run can see comes of
   // it, so an explored one is not told.
   void when_done(std::unique_ptr<Dependant> dependant, bool apart = false);
+  // Tells `dependant` on the completing thread, once the work is done, and those that end with it; now, if done already.
+  // No task is made for it. `owner`: who may have it forgotten.
+  void once_done(std::unique_ptr<Dependant> dependant, const void* owner);
+  // Drops the dependants of `owner` that were not told. Those of explored runs stay: a work whose end comes too late for
+  // them says so, since it might have come first.
+  void forget(const void* owner);
 
   // Ends the work. Only the first call counts. Wakes the waiters; callbacks run later, and handles that go for it go
   // later.
@@ -354,7 +356,8 @@ class WorkState : public OpenCall {
     absl::AnyInvocable<void(const absl::Status&)> run;
     std::unique_ptr<Dependant> dependant;  // instead of `run`
     bool learns = false;
-    const void* owner = nullptr;
+    const void* owner = nullptr;  // of a dependant that is told once the work is done
+    bool is_told_before() const { return dependant != nullptr && owner == nullptr; }
   };
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mu_);
 };

@@ -65,7 +65,7 @@ class Search final : private CampaignRuns {
   };
 
   void run_strategies(const Schedule& asked);
-  bool make_baseline();
+  std::optional<Baseline::Failure> make_baseline();
   void run_asked(const Schedule& asked);
   // The reason why a trace could not be followed, as far as that shows.
   std::string why_astray(std::string_view cause, const Trace& trace) const;
@@ -149,8 +149,15 @@ ExploreOptions::Progress Search::progress_now() const {
 }
 
 void Search::run_strategies(const Schedule& asked) {
-  if (!make_baseline()) return;
-  if (asked.kind() != Schedule::Kind::kUnset) return run_asked(asked);
+  std::optional<Baseline::Failure> failure = make_baseline();
+  // A failure that was shrunk, to fewer ranks or faults, may be found in a world whose default order fails otherwise.
+  const Schedule in_default_order = Schedule::steered(*baseline_.world().seed, {});
+  const bool is_asked = asked.kind() != Schedule::Kind::kUnset;
+  if (is_asked && !(failure.has_value() && asked.text() == in_default_order.text())) run_asked(asked);
+  if (report_.failure.has_value() || !report_.error.ok()) return;
+  if (failure.has_value())
+    found("default order", failure->run, failure->world, std::move(failure->outcome), failure->repeats);
+  if (is_asked || failure.has_value()) return;
   // Also where the program's own function, progress, throws: the others make runs of this search.
   const absl::Cleanup end = [this] { end_others(); };
   if (!options_.strategies.empty()) start_others();
@@ -163,14 +170,10 @@ void Search::run_strategies(const Schedule& asked) {
   if (!report_.verified && !report_.failure.has_value() && report_.error.ok()) draw();
 }
 
-bool Search::make_baseline() {
+std::optional<Baseline::Failure> Search::make_baseline() {
   std::optional<Baseline::Failure> failure = baseline_.make(&report_.runs, options_.max_runs);
-  if (!failure.has_value()) {
-    report_.missed_faults = baseline_.missed_faults();
-    return true;
-  }
-  found("default order", failure->run, failure->world, std::move(failure->outcome), failure->repeats);
-  return false;
+  if (!failure.has_value()) report_.missed_faults = baseline_.missed_faults();
+  return failure;
 }
 
 void Search::run_asked(const Schedule& asked) {

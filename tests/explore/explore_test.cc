@@ -352,6 +352,33 @@ TEST(ExploreOnFibersTest, AFailureUnderFifoIsRunAgainUnderFifo) {
   EXPECT_THAT(run_world(report.failure->world, body).text(), HasSubstr("rank 1 failed: b first"));
 }
 
+void waits_for_any_of_two(RankContext& rank) {
+  auto pg = init_process_group(rank);
+  std::vector<float> x = {0}, y = {0};
+  std::vector<Work> works = {pg->all_reduce(x), pg->all_reduce(y)};
+  wait_any(works);
+  wait_all(works);
+}
+
+// A run has the same tasks whether a search records it or not: the works that wait_any() leaves behind have none.
+TEST(ExploreOnFibersTest, ARunThatWaitsForAnyWorkIsRepeated) {
+  const auto body = [](RankContext& rank) {
+    waits_for_any_of_two(rank);
+    if (rank.store().add("place", 1) == 1 && rank.rank() == 1) throw std::runtime_error("the last was first");
+  };
+  for (const Strategy& strategy : {Strategy::exhaustive(), Strategy::random(), Strategy::late_completion()}) {
+    const ExploreReport report = explore({.world = fibers(2), .strategies = {strategy}}, body);
+    ASSERT_TRUE(report.failure.has_value());
+    EXPECT_THAT(report.failure->headline, StartsWith("rank 1 failed: the last was first"));
+    EXPECT_THAT(report.failure->rerun, HasSubstr("RANKLOOM_SCHEDULE='steered:"));
+    WorldOptions world = report.failure->world;
+    world.schedule = Schedule::replay(report.failure->report.trace);
+    EXPECT_THAT(run_world(world, body).text(), StartsWith("rank 1 failed: the last was first"));
+  }
+  EXPECT_THAT(explore({.world = fibers(2), .strategies = {Strategy::exhaustive()}}, waits_for_any_of_two).summary(),
+              StartsWith("verified: all 19 schedules that can differ"));
+}
+
 // A number that is none of a choice's: the first is taken, as without a switch.
 TEST(ExploreOnFibersTest, ASwitchToAnAlternativeThatIsNotThereIsNone) {
   int64_t sender = -1;
@@ -658,6 +685,24 @@ TEST(ExploreOnFibersTest, TheRerunLineOfOneSearchLeavesTheOthersAsTheyAre) {
   // The rerun line of a rerun has all that it takes.
   EXPECT_EQ(number_of(second_rerun), last + 3);
   EXPECT_EQ(without_number(second_rerun), without_number(found.failure->rerun));
+}
+
+// The rerun's world may be one whose default order fails, too: here that of two ranks.
+TEST(ExploreOnFibersTest, ARerunIsOfTheFailureThatWasFoundThoughTheDefaultOrderFails) {
+  const auto body = [](RankContext& rank) {
+    const int64_t place = rank.store().add("k", 1);
+    if (rank.rank() == 1 && place == 1) throw std::runtime_error("rank one overtook");
+    if (rank.rank() == 1 && rank.world_size() == 2) throw std::runtime_error("never with two");
+  };
+  const ExploreOptions options{.world = fibers(3), .strategies = {Strategy::random()}, .min_ranks = 2};
+  const ExploreReport found = explore(options, body);
+  ASSERT_TRUE(found.failure.has_value());
+  EXPECT_THAT(found.failure->headline, HasSubstr("rank one overtook"));
+  EXPECT_THAT(found.failure->rerun, HasSubstr("RANKLOOM_RANKS=2 "));
+  const Rerun again(found.failure->rerun, number_of(found.failure->rerun) + 1);
+  const ExploreReport report = explore(options, body);
+  ASSERT_TRUE(report.failure.has_value());
+  EXPECT_THAT(report.failure->headline, HasSubstr("rank one overtook"));
 }
 
 // A trace fits one run, so without a number it is for the first of all.
