@@ -204,7 +204,12 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
 }  // namespace
 
 FaultGroup::FaultGroup(RankState* context, std::shared_ptr<ProcessGroup> group, FaultInjector* injector)
-    : ProcessGroup(*context, group->group()), inner_(std::move(group)), injector_(injector) {}
+    : ProcessGroup(*context, group->group()), inner_(std::move(group)), injector_(injector) {
+  if (GroupFront& inner = GroupFront::of(*inner_); inner.can_lose()) {
+    GroupFront::of(*this).set_loses(
+        [&inner](const CollectiveCall& call, const absl::Status& cause) { inner.lose(call, cause); });
+  }
+}
 
 void FaultGroup::shutdown(CodeSite code) {
   inner_->shutdown(code);

@@ -48,6 +48,12 @@ class GroupFront : public Kept {
   }
   // For constructors of groups.
   void set_places(CallPlaces* places) { places_ = places; }
+  // The members hear of a call that this one will not make, for `cause`, an exception of its own: once it goes on all the
+  // same, and needs them, or when nobody can move.
+  using Loses = std::function<void(const CollectiveCall& call, const absl::Status& cause)>;
+  void set_loses(Loses loses) { loses_ = std::move(loses); }
+  bool can_lose() const { return loses_ != nullptr; }
+  void lose(const CollectiveCall& call, const absl::Status& cause) const { loses_(call, cause); }
   // For groups that can stand for any of their members.
   void become(int rank) { rank_ = rank; }
 
@@ -162,6 +168,7 @@ class GroupFront : public Kept {
   int rank_;  // const, but for become()
   const int size_;
   CallPlaces* places_ = nullptr;
+  Loses loses_;
   int64_t seq_ = 0;                                    // of collectives: the highest that was taken
   std::vector<int64_t> given_back_;                    // numbers below, which nobody has; ascending
   int64_t p2p_seq_ = 0;                                // of sends and recvs

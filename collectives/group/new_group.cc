@@ -42,6 +42,20 @@ std::string label_of(std::string what, const GroupOptions& options) {
   return what;
 }
 
+// Whether the member has what it asked for: the groups that it is in, or none.
+bool is_answered(const GroupRequest& request, int rank) {
+  switch (request.kind) {
+    case GroupRequest::Kind::kRanks:
+      return !request.made.empty() ||
+             std::find(request.ranks.begin(), request.ranks.end(), rank) == request.ranks.end();
+    case GroupRequest::Kind::kSplit:
+      return !request.made.empty() || request.color == GroupRequest::kNoColor;
+    case GroupRequest::Kind::kMesh:
+      return request.made.size() == request.shape.size();
+  }
+  return false;
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::make_member(const std::shared_ptr<const Group>& group,
@@ -123,6 +137,12 @@ void GroupFront::agree_on(OpType op, GroupRequest* request, const GroupOptions& 
   if (options.timeout.has_value()) check_duration(made_by, "timeout", *options.timeout, code);
   if (options.warn_after.has_value()) check_duration(made_by, "warn_after", *options.warn_after, code);
   submit(call, {}, code).wait(code);
+  if (!is_answered(*request, rank_)) {
+    refuse({.rank = handle_.global_rank(), .group = name_, .op = made_by}, ErrorKind::kCollectiveError, "rank ",
+           handle_.global_rank(), ", group ", handle_.group_name(), ", ", made_by, ": backend ", handle_.backend_name(),
+           " completed the call and made no group, want execute() to pass calls that make groups on, or to refuse them",
+           site_place(Site{.code = code}));
+  }
 }
 
 std::shared_ptr<ProcessGroup> GroupFront::member_of(const std::shared_ptr<const Group>& group,

@@ -5,10 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "collectives/group/group_front.h"
 #include "collectives/ops/op_table.h"
 #include "collectives/work/completion.h"
 #include "collectives/work/keep_alive.h"
 #include "rankloom/error.h"
+#include "sim/base/blame.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
@@ -195,6 +197,14 @@ void StreamCall::miss() {
                                  " in it, want synchronize() of the stream before, or keep_alive");
   if (rank_.unwinding() && !gate_.entered()) {
     // The rank may end by the exception, and the others hear of that.
+    if (const GroupFront& front = GroupFront::of(*group_); front.can_lose()) {
+      const absl::Status cause =
+          make_error(ErrorKind::kRankFailed, "group ", sv(group_->group()->name()), ": rank ", rank_.rank(),
+                     " dropped ", stream_, " with ", text_,
+                     " in it while an exception unwound, want synchronize() of the stream before, keep_alive, or the "
+                     "rank to end");
+      return front.lose(call_, blamed_on(rank_.rank(), cause));
+    }
     rank_.when_caught([group = held_, why = std::move(why)] {
       if (group != nullptr) group->abort(why, /*code=*/{});
     });

@@ -728,17 +728,27 @@ bool Mailbox::withdraw(Message& message, const Withdrawal& why, const absl::Stat
 }
 
 void Mailbox::remember_unwound(const Message& message, const absl::Status& cause) {
+  // take_out() told an explored run.
+  remember(*message.rank_state_, message.group_rank_, message.call_, cause, /*apart=*/true);
+}
+
+void Mailbox::lose(RankState& rank, int group_rank, const CollectiveCall& call, const absl::Status& cause) {
+  remember(rank, group_rank, call, cause, /*apart=*/false);
+}
+
+void Mailbox::remember(RankState& rank, int group_rank, const CollectiveCall& call, const absl::Status& cause,
+                       bool apart) {
   {
     ObservedMutexLock lock(&mu_);
-    lock.apart();  // take_out() told
+    apart ? lock.apart() : touched_group(Access::kWrite);
     unwound_.push_back({.by = {Task::current_serial(), cause},
-                        .sends = message.sends(),
-                        .rank = message.group_rank_,
-                        .peer = message.call_.peer,
-                        .tag = message.call_.tag});
+                        .sends = call.op == OpType::kSend,
+                        .rank = group_rank,
+                        .peer = call.peer,
+                        .tag = call.tag});
     any_unwound_.store(true, std::memory_order_relaxed);
   }
-  message.rank_state_->when_caught([weak = weak_from_this()] {
+  rank.when_caught([weak = weak_from_this()] {
     if (const std::shared_ptr<Mailbox> self = weak.lock(); self != nullptr) self->look_at_unwound();
   });
 }

@@ -145,6 +145,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
   // When all messages of member `rank` are done or withdrawn: waits for data that another thread moves, for as long as
   // a copy takes.
   void await_moves(int rank) const override;
+  // As of Rendezvous: `group_rank` makes no such send or recv.
+  void lose(RankState& rank, int group_rank, const CollectiveCall& call, const absl::Status& cause);
   // The group had failed before its mailbox was made, in whichever step that was: no search need know of it.
   void begin_failed(const absl::Status& cause);
 
@@ -183,6 +185,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
   void await_move(Inbox& inbox, const Message& message, bool unwinds);
   // For look_at_unwound().
   void remember_unwound(const Message& message, const absl::Status& cause);
+  void remember(RankState& rank, int group_rank, const CollectiveCall& call, const absl::Status& cause, bool apart);
   Inbox& inbox_of(int destination);
   Inbox* existing_inbox(int destination) const;
   // Has a pair that waited for its step taken; false: one of the two was withdrawn meanwhile.

@@ -942,11 +942,7 @@ bool Rendezvous::withdraw(CollectiveWork& state, const Withdrawal& why, const ab
     state.complete(as);
     spread(failure);
     completion.end();
-    if (why.why == Why::kUnwinding) {
-      state.rank_state_->when_caught([weak = weak_from_this()] {
-        if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
-      });
-    }
+    if (why.why == Why::kUnwinding) look_when_caught(*state.rank_state_);
     return why.why != Why::kFailure || as == ended;
   }
   // A kernel has it, for as long as a kernel takes. No scheduling point: what takes the call back is one step.
@@ -982,6 +978,22 @@ bool Rendezvous::fail(const absl::Status& cause, absl::FunctionRef<void(const ab
   spread(failure);
   completion.end();
   return fails;
+}
+
+void Rendezvous::lose(RankState& rank, int64_t seq, const absl::Status& cause) {
+  {
+    ObservedMutexLock lock(&mu_);
+    touched_group(Access::kWrite);
+    unwound_.emplace_back(seq, Unwound{Task::current_serial(), cause});
+    any_unwound_.store(true, std::memory_order_relaxed);
+  }
+  look_when_caught(rank);
+}
+
+void Rendezvous::look_when_caught(RankState& rank) {
+  rank.when_caught([weak = weak_from_this()] {
+    if (const std::shared_ptr<Rendezvous> self = weak.lock(); self != nullptr) self->look_at_unwound();
+  });
 }
 
 [[gnu::noinline]] void Rendezvous::look_at_unwound() {

@@ -108,6 +108,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // calls are compared as ever.
   absl::Status file_early(const std::shared_ptr<CollectiveWork>& state);
 
+  // `rank` makes no call of this number: it unwound out of a stream that held the call. As the end of a call that a rank
+  // took back while it unwound.
+  void lose(RankState& rank, int64_t seq, const absl::Status& cause);
+
   // Members elsewhere have made their calls of `seq`, too. `bring` puts them beside those that are here, and the kernel
   // runs; or it has moved the data itself, and returns false. Nothing happens if a member here has taken its call back.
   void met(int64_t seq, absl::FunctionRef<bool(std::vector<const CollectiveCall*>& calls)> bring);
@@ -201,6 +205,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // Looks whether the calling task has caught the exception by which it left a call. The group fails once that is known
   // and somebody needs the call.
   void look_at_unwound();
+  void look_when_caught(RankState& rank);
   // Whether two calls are the same() as each other.
   bool same(CollectiveWork& first, CollectiveWork& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return (first.likeness_id_ != 0 && first.likeness_id_ == call.likeness_id_) || same_anew(first, call);

@@ -141,6 +141,17 @@ ThreadedProcessGroup::ThreadedProcessGroup(RankState* context, std::shared_ptr<T
       rooted_(options.rooted),
       place_per_line_(context->world().options().world_size <= kMostRanksWithPlaces) {
   if (context->world().options().engine == EngineKind::kFibers) front().set_places(this);
+  front().set_loses([this](const CollectiveCall& call, const absl::Status& cause) { lose(call, cause); });
+}
+
+void ThreadedProcessGroup::lose(const CollectiveCall& call, const absl::Status& cause) {
+  RankState& rank = *front().rank_state();
+  if (call.seq >= 0) rendezvous_->lose(rank, call.seq, cause);
+  const auto lose_message = [&](const CollectiveCall& message) {
+    if (!op_row(message.op).is_collective()) mailbox()->lose(rank, ProcessGroup::rank(), message, cause);
+  };
+  if (call.op != OpType::kCoalesced) return lose_message(call);
+  for (const CollectiveCall& part : call.parts) lose_message(part);
 }
 
 CallPlace ThreadedProcessGroup::fresh(bool message, int line) {

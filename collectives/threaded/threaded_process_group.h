@@ -62,6 +62,7 @@ class ThreadedProcessGroup final : public ProcessGroup, private CallPlaces {
 
  private:
   GroupFront& front() const { return GroupFront::of(*this); }
+  void lose(const CollectiveCall& call, const absl::Status& cause);
   CallPlace fresh(bool message, int line) override;
   absl::Status execute_again(const CallPlace& place, Work* work) override;
   absl::StatusOr<Work> file(const std::shared_ptr<CollectiveWork>& state, bool on_host);

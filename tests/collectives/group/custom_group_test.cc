@@ -11,8 +11,10 @@
 #include "collectives/work/work_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rankloom/device_mesh.h"
 #include "rankloom/error.h"
 #include "rankloom/fake.h"
+#include "rankloom/matchers.h"
 #include "rankloom/process_group.h"
 #include "tests/collectives/told.h"
 #include "tests/error_of.h"
@@ -438,6 +440,32 @@ TEST(ErrorKindTest, IsThatOfTheStatusCode) {
   EXPECT_EQ(error_kind(absl::InvalidArgumentError("")), ErrorKind::kInvalidArgument);
   EXPECT_EQ(error_kind(absl::OutOfRangeError("")), ErrorKind::kInvalidArgument);
   EXPECT_EQ(error_kind(absl::UnavailableError("")), ErrorKind::kCollectiveError);
+}
+
+// Says of every call that it is done.
+class DoneGroup final : public ProcessGroup {
+ public:
+  DoneGroup() : ProcessGroup(0, 2) {}
+  absl::StatusOr<Work> execute(CollectiveCall&&) override { return Work(); }
+  std::string backend_name() const override { return "done"; }
+};
+
+TEST(CustomGroupTest, AGroupThatAnswersWithoutMakingTheGroupsAskedForIsNamed) {
+  const auto base = std::make_shared<DoneGroup>();
+  const std::string text =
+      ": backend done completed the call and made no group, want execute() to pass calls that make "
+      "groups on, or to refuse them [custom_group_test.cc:";
+  EXPECT_THAT([&] { (void)init_device_mesh(base, {2}, {"a"}); },
+              ThrowsDistError(ErrorKind::kCollectiveError, HasSubstr("init_device_mesh" + text)));
+  EXPECT_THAT(
+      [&] {
+        (void)base->new_group({0, 1});
+      },
+      ThrowsDistError(ErrorKind::kCollectiveError, HasSubstr("new_group" + text)));
+  EXPECT_THAT([&] { (void)base->split_group(3); },
+              ThrowsDistError(ErrorKind::kCollectiveError, HasSubstr("split_group" + text)));
+  EXPECT_EQ(base->new_group({1}), nullptr);
+  EXPECT_EQ(base->split_group(ProcessGroup::kNoColor), nullptr);
 }
 
 }  // namespace

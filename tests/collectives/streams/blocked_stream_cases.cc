@@ -517,7 +517,7 @@ TEST_P(LeftStreamTest, ARankThatCaughtTheExceptionTellsTheOthers) {
     } else {
       rank.store().wait({"left"});
       EXPECT_THAT(error_of([&] { pg->all_reduce(kind().view(x)).wait(); }),
-                  AnyOf(HasSubstr("rank 1 aborted group 0: stream comm was dropped with all_reduce seq 1 ["),
+                  AnyOf(HasSubstr("group 0: rank 1 dropped stream comm with all_reduce seq 1 ["),
                         HasSubstr("group 0: rank 1 dropped its all_reduce seq 1 while an exception unwound")));
     }
   });

@@ -301,6 +301,54 @@ TEST_P(StreamTest, AWaitThatTimesOutWithdrawsACallThatItsStreamHasNotComeTo) {
   });
 }
 
+TEST_P(StreamTest, AStreamThatUnwindsWithACallInItFailsTheGroupOnceTheRankGoesOn) {
+  for (const bool message : {false, true}) {
+    const RunReport report = run_to_failure(2, [message](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      try {
+        SimStream stream(rank, "comm");
+        stream.launch([&rank] { rank.sleep_for(absl::Milliseconds(3)); });
+        if (rank.rank() == 0) {
+          Work work = message ? pg->send(x, 1, 0, {.stream = &stream}) : pg->all_reduce(x, {}, {.stream = &stream});
+          throw std::runtime_error("bad batch");
+        }
+        message ? pg->recv(x, 0).wait() : pg->all_reduce(x).wait();
+      } catch (const std::runtime_error&) {
+      }
+      // The rank needs the group; then it needs no more than another rank's news.
+      message ? rank.store().wait({"never"}) : pg->barrier().wait();
+    });
+    EXPECT_THAT(
+        report.text(),
+        testing::ContainsRegex(
+            message ? "group 0: rank 0 dropped stream comm with send .stream_test.cc:[0-9]+. in it while an "
+                      "exception unwound, want synchronize.. of the stream before, keep_alive, or the rank to end"
+                    : "group 0: rank 0 dropped stream comm with all_reduce seq 1 .stream_test.cc:[0-9]+. in it "
+                      "while an exception unwound, want synchronize.. of the stream before, keep_alive, or the "
+                      "rank to end"));
+  }
+}
+
+TEST_P(StreamTest, AnExceptionOfAKernelThatNobodyAsksForIsALeftover) {
+  for (const bool asked : {false, true}) {
+    const RunReport report = run(1, [asked](RankContext& rank) {
+      SimStream stream(rank, "comm");
+      for (const char* what : {"first", "second"}) stream.launch([what] { throw std::runtime_error(what); }, what);
+      stream.record().synchronize();
+      if (!asked) return;
+      EXPECT_THAT(std::string(stream.status().message()), HasSubstr("stream comm: first threw: first"));
+    });
+    if (asked) {
+      EXPECT_THAT(report.notes, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(report.notes,
+                  ElementsAre(HasSubstr("an error that no rank asked for: CollectiveError: rank 0, stream "
+                                        "comm: first threw: first (std::runtime_error) [stream_test.cc:")));
+    }
+  }
+}
+
 TEST_P(StreamTest, CallsOfSeveralStreamsKeepTheirNumbers) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);
