@@ -22,17 +22,29 @@ namespace rankloom {
 using namespace internal;
 namespace {
 
-RunReport run_with_assertions(const std::shared_ptr<World>& world, absl::FunctionRef<void(RankContext&)> program,
-                              std::vector<std::string>* failures) {
+WorldRun run_with_assertions(const std::shared_ptr<World>& world, absl::FunctionRef<void(RankContext&)> program,
+                             std::vector<std::string>* failures, absl::FunctionRef<void()> look) {
   const internal::RankFailuresScope kept(world.get());
   state_of(*world).tell_rerun_by(&internal::for_this_test);
   RunReport report = world->run([&](RankContext& rank) { kept->run_guarded(rank, program, [](RankContext&) {}); });
-  if (kept->skip_ended_run()) return RunReport();  // of no rank: good, and compared with no other run
-  for (const internal::RankFailure& failure : kept->folded()) {
-    if (!failure.failed() || failure.after_abort()) continue;
-    failures->push_back(absl::StrCat(sv(base_name(failure.file)), ":", failure.line, ": ", failure.text()));
-  }
-  return report;
+  look();
+  const auto add_failures = [&] {
+    for (const internal::RankFailure& failure : kept->folded()) {
+      if (!failure.failed() || failure.after_abort()) continue;
+      failures->push_back(absl::StrCat(sv(base_name(failure.file)), ":", failure.line, ": ", failure.text()));
+    }
+  };
+  const bool skipped = kept->skip_ended_run();
+  if (!skipped) add_failures();
+  // Destructors of what ranks left may have assertions, too: of a run that failed before they follow from that.
+  const bool well = !skipped && report.ok() && failures->empty();
+  state_of(*world).end();
+  if (well) add_failures();
+  if (!skipped) return report;
+  RunReport good;
+  good.outcomes.resize(report.outcomes.size(),
+                       {.state = RunReport::Outcome::State::kReturned, .text = {}, .exception = {}});
+  return {std::move(good), /*skipped=*/true};
 }
 
 // For the files of a search that failed in the running test: of the second such search there and of later ones with a
@@ -96,7 +108,7 @@ ExploreReport search_in_test(const ExploreOptions& options, absl::FunctionRef<vo
     report.failure->report.rerun.clear();
     if (report.failure->report.kept != nullptr) report.failure->report.kept->rerun = report.failure->rerun;
     *name = next_file_name();
-    if (name->empty()) *name = absl::StrCat(program_name(), ".explore", number);
+    if (name->empty()) *name = absl::StrCat(program_name(), ".explore", name_of_run(number));
     write_failed_run(*name, &report.failure->report);
   }
   return report;

@@ -14,6 +14,7 @@
 #include "sim/base/library_scope.h"
 #include "sim/base/lock_order.h"
 #include "sim/base/ranks_text.h"
+#include "sim/base/task.h"
 #include "sim/base/text.h"
 #include "sim/engine/fiber_hook.h"
 #include "sim/scheduler/stall_watch.h"
@@ -302,6 +303,7 @@ std::atomic<int>& runs_of_this_test() {
 }
 
 int next_run_of_test() {
+  if (Task::current() != nullptr) return next_run();
   return testing::UnitTest::GetInstance()->current_test_info() != nullptr ? ++runs_of_this_test() : next_run();
 }
 

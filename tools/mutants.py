@@ -142,10 +142,11 @@ def in_order(tests, mutant, kills, reached):
     stem = mutant.file.split("/")[-1].removesuffix(".cc")
     wanted = [test for test in tests if test["suite"] in SUITES[first:]]
     if reached is not None:
-        # The line before: a counter stands where a statement begins.
+        # The line before: a counter stands where a statement begins. A constant, which all may use, has none.
         own = reached.get(mutant.file, {})
-        by = {name for line in (mutant.line - 1, mutant.line) for name in own.get(str(line), [])}
-        wanted = [test for test in wanted if test["room"] == room or f"{test['suite']}/{test['name']}" in by]
+        counted = [own[str(line)] for line in (mutant.line - 1, mutant.line) if str(line) in own]
+        by = {name for names in counted for name in names}
+        wanted = [test for test in wanted if not counted or test["room"] == room or f"{test['suite']}/{test['name']}" in by]
     return sorted(wanted, key=lambda test: (SUITES.index(test["suite"]), test["name"] != f"{stem}_test", test["room"] != room,
                                             -kills.get(test["name"], 0), test["seconds"]))  # fmt: skip
 

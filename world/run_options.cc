@@ -19,6 +19,7 @@
 #include "rankloom/schedule.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/system.h"
+#include "sim/base/task.h"
 #include "sim/base/text.h"
 
 namespace rankloom {
@@ -128,7 +129,12 @@ bool names_one_run() { return std::getenv("RANKLOOM_REPLAY_RUN") != nullptr; }
 
 int next_run() {
   static std::atomic<int> runs = 0;
-  return ++runs;
+  return Task::current() == nullptr ? ++runs : 0;
+}
+
+std::string name_of_run(int run) {
+  static std::atomic<int> inner = 0;
+  return run > 0 ? absl::StrCat(run) : absl::StrCat("-inner", ++inner);
 }
 
 absl::Status apply_environment_to_run(int run, WorldOptions* options) {

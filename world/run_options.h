@@ -9,9 +9,14 @@
 
 namespace rankloom::internal {
 
-// The number of the run, or search, that begins in this process, from 1: run_world() and explore() count together.
+// The number of the run, or search, that begins in this process, from 1: run_world() and explore() count together. 0
+// for one within a rank, which that rank's run repeats: how many of those there are may depend on the machine's speed.
 // Thread-safety: all threads.
 int next_run();
+
+// The part of a file's name for a run of this number: "3", or "-inner1" and so on for those within ranks.
+// Thread-safety: all threads.
+std::string name_of_run(int run);
 
 // apply_environment() for the `run`-th run or search of this process, or of a test, from 1. RANKLOOM_REPLAY_RUN: that
 // one obeys, all others run as the program says. Without it all obey, but for RANKLOOM_REPLAY: a trace fits the first

@@ -215,9 +215,9 @@ RunReport run_world(WorldOptions options, absl::FunctionRef<void(RankContext&)> 
   World world(std::move(options), code);
   const LibraryScope library;
   Scheduler& scheduler = world.scheduler();
-  if (run > 1) scheduler.set_rerun(rerun_of_run(run, scheduler.rerun()));
+  scheduler.set_rerun(run > 0 ? rerun_of_run(run, scheduler.rerun()) : "");
   RunReport report = state_of(world).run_once(program, code);
-  if (!report.ok()) write_failed_run(absl::StrCat(program_name(), ".run", run), &report);
+  if (!report.ok()) write_failed_run(absl::StrCat(program_name(), ".run", name_of_run(run)), &report);
   return report;
 }
 

@@ -291,8 +291,10 @@ void WorldState::ended_elsewhere(int rank, RunReport::Outcome outcome) {
   if (failed || known.state != RunReport::Outcome::State::kFailed) known = std::move(outcome);
 }
 
-WorldState::~WorldState() {
-  after_.emplace(options_.stall);
+WorldState::~WorldState() { end(); }
+
+void WorldState::end() {
+  if (!after_.has_value()) after_.emplace(options_.stall);
   scheduler_->close();
   run_end_hooks();
   release_what_users_left();

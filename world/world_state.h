@@ -200,6 +200,9 @@ class WorldState : public Kept {
   static constexpr int64_t kUsers = kDevices + 1;
   int64_t at_end(int64_t place, std::function<void()> hook);
   void forget_at_end(int64_t hook);
+  // After the run: the world takes no more tasks, and the objects go that users left in it, as in its destructor. Calls
+  // after the first do nothing.
+  void end();
   std::vector<std::shared_ptr<const Group>> groups() const;
   std::string describe() const;
 

@@ -48,8 +48,8 @@ class GroupFront : public Kept {
   }
   // For constructors of groups.
   void set_places(CallPlaces* places) { places_ = places; }
-  // The members hear of a call that this one will not make, for `cause`, an exception of its own: once it goes on all the
-  // same, and needs them, or when nobody can move.
+  // The members hear of a call that this one will not make, for `cause`, an exception of its own: once it goes on all
+  // the same, and needs them, or when nobody can move.
   using Loses = std::function<void(const CollectiveCall& call, const absl::Status& cause)>;
   void set_loses(Loses loses) { loses_ = std::move(loses); }
   bool can_lose() const { return loses_ != nullptr; }

@@ -252,15 +252,12 @@ void SimStream::Queue::drain() {
     const absl::Status status = item.run(cause);
     item.run = nullptr;  // works and tensors that it held go here, not under the lock
     std::shared_ptr<HeldByStream> held;
-    bool first_failure = false;
-    {
-      RankMutexLock lock(&mu);
-      current.swap(held);
-      first_failure = !status.ok() && failure.ok();
-      if (first_failure) failure = status;
-    }
+    RankMutexLock lock(&mu);
+    current.swap(held);
+    if (status.ok() || !failure.ok()) continue;
+    failure = status;
     // An exception of a kernel. Errors of calls are told where they arise.
-    if (first_failure && cause.ok() && item.kernel) context.world().not_retrieved(status);
+    if (cause.ok() && item.kernel) context.world().not_retrieved(status);
   }
 }
 

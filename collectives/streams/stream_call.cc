@@ -18,6 +18,22 @@
 
 namespace rankloom::internal {
 
+namespace {
+
+// Ends the rank's side of a call as the call ends.
+struct EndsOuter final : Dependant {
+  EndsOuter(std::shared_ptr<CallOnStream> outer, std::function<void(const absl::Status&)> fail)
+      : outer(std::move(outer)), fail(std::move(fail)) {}
+  void ended(const absl::Status& status) override {
+    if (!status.ok() && fail) fail(status);
+    outer->end(status);
+  }
+  const std::shared_ptr<CallOnStream> outer;
+  const std::function<void(const absl::Status&)> fail;
+};
+
+}  // namespace
+
 CallOnStream::CallOnStream(RankState& rank, std::string group, const CollectiveCall& call,
                            std::shared_ptr<const void> hold, std::shared_ptr<WantedStream> stream)
     : StreamWork(&rank.world().scheduler(), rank.rank(), op_row(call.op).name, std::move(group), call.seq,
@@ -53,8 +69,12 @@ void HeldWork::give_up() noexcept {
 }
 
 absl::Status CallOnStream::wait(absl::Duration timeout, bool timeout_is_default, CodeSite code) {
-  absl::Status waited = StreamWork::wait(timeout, timeout_is_default, code);
-  if (timeout_is_default || is_over() || error_kind(waited) != ErrorKind::kTimeout) return waited;
+  if (timeout_is_default) return StreamWork::wait(timeout, timeout_is_default, code);
+  if (settled("wait", code)) [[unlikely]]
+    return status();
+  const CallScope call(world_ref(), [&] { return called("wait", code); });  // until the call is taken back
+  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  if (is_over() || error_kind(waited) != ErrorKind::kTimeout) return waited;
   const std::shared_ptr<HeldByStream> held = held_.lock();
   return held != nullptr ? held->time_out(timeout, code) : waited;
 }
@@ -169,19 +189,23 @@ void StreamCall::give_up() noexcept {
 absl::Status StreamCall::time_out(absl::Duration timeout, CodeSite code) {
   const IssueGate::Closed closed = close_gate();
   if (closed == IssueGate::Closed::kBefore) return outer_->await(absl::InfiniteDuration(), false, code);
-  absl::Status ended;
   if (closed == IssueGate::Closed::kOutside && WorkState::of(inner_) != nullptr) {
     const Work last = std::move(inner_);
     const std::shared_ptr<WorkState> inner = WorkState::shared(last);
-    ended = inner->time_out(timeout, code);
+    // The stream goes on once the inner work has ended, and the outer one ends no later.
+    inner->when_done(std::make_unique<EndsOuter>(outer_, fail_));
+    absl::Status ended = caught(outer_->op(), code, [&] { return inner->time_out(timeout, code); });
     if (inner->is_over()) inner->learned_at_no_point();
-  } else {
-    ended = make_error(ErrorKind::kTimeout, "rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ", ", text_,
-                       ": timed out after ", absl::FormatDuration(timeout), " in ", stream_,
-                       ", which had not come to the call", site_place(Site{.code = code}));
-    if (!rank_.world().scheduler().aborted()) group_->abort(message_of(ended), /*code=*/{});
+    if (!outer_->is_over()) end(ended);
+    return outer_->status();
   }
+  const absl::Status ended =
+      make_error(ErrorKind::kTimeout, "rank ", rank_.rank(), ", group ", sv(group_->group()->name()), ", ", text_,
+                 ": timed out after ", absl::FormatDuration(timeout), " in ", stream_,
+                 gate_.entered() ? ", which was about to make the call" : ", which had not come to the call",
+                 site_place(Site{.code = code}));
   end(ended);
+  if (!rank_.world().scheduler().aborted()) group_->abort(message_of(ended), /*code=*/{});
   return ended;
 }
 

@@ -733,6 +733,8 @@ void Mailbox::remember_unwound(const Message& message, const absl::Status& cause
 }
 
 void Mailbox::lose(RankState& rank, int group_rank, const CollectiveCall& call, const absl::Status& cause) {
+  if (failed_.load(std::memory_order_acquire))
+    return touched_group(Access::kRead);  // nobody waits for a message any more
   remember(rank, group_rank, call, cause, /*apart=*/false);
 }
 

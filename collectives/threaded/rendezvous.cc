@@ -983,7 +983,8 @@ bool Rendezvous::fail(const absl::Status& cause, absl::FunctionRef<void(const ab
 void Rendezvous::lose(RankState& rank, int64_t seq, const absl::Status& cause) {
   {
     ObservedMutexLock lock(&mu_);
-    touched_group(Access::kWrite);
+    touched_group(failed_.ok() ? Access::kWrite : Access::kRead);
+    if (!failed_.ok()) return;  // nobody waits for a call any more
     unwound_.emplace_back(seq, Unwound{Task::current_serial(), cause});
     any_unwound_.store(true, std::memory_order_relaxed);
   }

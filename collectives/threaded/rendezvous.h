@@ -108,8 +108,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // calls are compared as ever.
   absl::Status file_early(const std::shared_ptr<CollectiveWork>& state);
 
-  // `rank` makes no call of this number: it unwound out of a stream that held the call. As the end of a call that a rank
-  // took back while it unwound.
+  // `rank` makes no call of this number: it unwound out of a stream that held the call. As the end of a call that a
+  // rank took back while it unwound.
   void lose(RankState& rank, int64_t seq, const absl::Status& cause);
 
   // Members elsewhere have made their calls of `seq`, too. `bring` puts them beside those that are here, and the kernel

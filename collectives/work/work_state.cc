@@ -328,7 +328,7 @@ void WorkState::complete(const absl::Status& status, bool world_lives) {
 namespace {
 
 // Behind all works that end together.
-void tell_later(std::unique_ptr<Dependant> dependant, const absl::Status& status) {
+void notify_later(std::unique_ptr<Dependant> dependant, const absl::Status& status) {
   Completion::wake_later([dependant = std::move(dependant), status]() mutable {
     dependant->ended(status);
     Completion::drop(std::shared_ptr<Dependant>(std::move(dependant)));
@@ -356,7 +356,7 @@ void tell_later(std::unique_ptr<Dependant> dependant, const absl::Status& status
 
 void WorkState::run_callbacks(std::vector<Callback> callbacks, const absl::Status& status) {
   for (Callback& callback : callbacks) {
-    if (callback.dependant != nullptr) tell_later(std::move(callback.dependant), status);
+    if (callback.dependant != nullptr) notify_later(std::move(callback.dependant), status);
   }
   std::erase_if(callbacks, [](const Callback& callback) { return callback.owner != nullptr; });
   if (callbacks.empty()) return;
@@ -497,7 +497,7 @@ void WorkState::once_done(std::unique_ptr<Dependant> dependant, const void* owne
     ended = status_;
   }
   Completion completion;
-  tell_later(std::move(dependant), ended);
+  notify_later(std::move(dependant), ended);
   completion.end();
 }
 

@@ -161,11 +161,11 @@ class WorkState : public OpenCall {
   // are made of others: a rank that sees this work done sees theirs done. `apart`: nothing that a run can see comes of
   // it, so an explored one is not told.
   void when_done(std::unique_ptr<Dependant> dependant, bool apart = false);
-  // Tells `dependant` on the completing thread, once the work is done, and those that end with it; now, if done already.
-  // No task is made for it. `owner`: who may have it forgotten.
+  // Tells `dependant` on the completing thread, once the work is done, and those that end with it; now, if done
+  // already. No task is made for it. `owner`: who may have it forgotten.
   void once_done(std::unique_ptr<Dependant> dependant, const void* owner);
-  // Drops the dependants of `owner` that were not told. Those of explored runs stay: a work whose end comes too late for
-  // them says so, since it might have come first.
+  // Drops the dependants of `owner` that were not told. Those of explored runs stay: a work whose end comes too late
+  // for them says so, since it might have come first.
   void forget(const void* owner);
 
   // Ends the work. Only the first call counts. Wakes the waiters; callbacks run later, and handles that go for it go

@@ -214,6 +214,7 @@ std::string Baseline::rerun_of(const WorldOptions& world) const {
 }
 
 std::string Baseline::rerun_with(int ranks, std::string command) const {
+  if (number_ == 0) return "";  // within a rank, whose run repeats the search
   // The program says neither how many ranks shrinking has left nor how many the environment asked for.
   if (ranks != own_ranks_ && !command.empty()) command = absl::StrCat("RANKLOOM_RANKS=", ranks, " ", command);
   return rerun_of_run(number_, std::move(command));
@@ -250,7 +251,8 @@ std::vector<std::string> Baseline::missed_faults() const {
 Outcome Baseline::run(const WorldOptions& world, const RunHooks& hooks, std::shared_ptr<const void> owner) {
   Outcome outcome = run_alone(world, hooks, std::move(owner));
   const auto comparable = [&](const Outcome& first) {
-    return outcome.report.ok() && first.report.outcomes.size() == outcome.report.outcomes.size();
+    return outcome.report.ok() && !outcome.skipped && !first.skipped &&
+           first.report.outcomes.size() == outcome.report.outcomes.size();
   };
   if (!baseline_outcome_.has_value() || !comparable(*baseline_outcome_)) return outcome;
   if (same_faults(outcome.faults, baseline_outcome_->faults)) {
@@ -293,8 +295,10 @@ Outcome Baseline::run_alone(WorldOptions options, const RunHooks& hooks, std::sh
   } else if (number_ > 1 || world.size() != own_ranks_) {
     world.scheduler().set_rerun(rerun_with(world.size(), world.scheduler().rerun()));
   }
-  outcome.report = run_(made, program_, &outcome.failures);
-  look_around(world, &outcome);
+  WorldRun ran = run_(made, program_, &outcome.failures, [&] { look_around(world, &outcome); });
+  outcome.report = std::move(ran.report);
+  outcome.skipped = ran.skipped;
+  if (outcome.skipped) return outcome;
   outcome.missed_faults = state_of(world).missed_faults();
   if (!outcome.report.ok()) return outcome;
   if (checks_.leaks) {

@@ -16,10 +16,18 @@
 namespace rankloom::internal {
 
 using Program = absl::FunctionRef<void(RankContext&)>;
+// How a run ended. `skipped`: by a rank that skipped it, so that nothing is asked of it.
+struct WorldRun {
+  WorldRun(RunReport report, bool skipped = false) : report(std::move(report)), skipped(skipped) {}
+  RunReport report;
+  bool skipped;
+};
+
 // Runs the program in a world and appends to `failures` what the report does not say. A world that is kept beyond the
-// call is closed by then: its report was made, or it ran by itself.
-using RunWorld = absl::FunctionRef<RunReport(const std::shared_ptr<World>& world, Program program,
-                                             std::vector<std::string>* failures)>;
+// call is closed by then: its report was made, or it ran by itself. `look`: to be called after the run, while the world
+// has what users left in it.
+using RunWorld = absl::FunctionRef<WorldRun(const std::shared_ptr<World>& world, Program program,
+                                            std::vector<std::string>* failures, absl::FunctionRef<void()> look)>;
 
 // A rank's calls of observe().
 struct Observation {
@@ -37,6 +45,7 @@ std::optional<std::string> value_of(Store& store, std::string_view key);
 struct Outcome {
   FaultPlan faults;  // those of the run's world
   RunReport report;
+  bool skipped = false;                                 // WorldRun::skipped: good, and compared with no other
   std::vector<std::string> failures;                    // what the report does not say
   std::vector<std::vector<Observation>> results;        // [rank]
   std::vector<std::vector<std::string>> groups_made;    // [rank] those it belongs to, in the order of their making

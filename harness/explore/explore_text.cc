@@ -98,7 +98,8 @@ std::string failure_text(const ExploreReport::Failure& failure) {
                     ", ", order_text(failure));
   }
   if (!world.faults.empty()) absl::StrAppend(&text, ", faults ", world.faults.text());
-  absl::StrAppend(&text, rooted_text(failure.report.trace), "\nrun it again: ", failure.rerun);
+  absl::StrAppend(&text, rooted_text(failure.report.trace));
+  if (!failure.rerun.empty()) absl::StrAppend(&text, "\nrun it again: ", failure.rerun);
   for (const std::string& line : failure.failures) absl::StrAppend(&text, "\n", line);
   RunReport shown = failure.report;
   shown.run_file.clear();  // said last

@@ -510,10 +510,12 @@ ExploreReport search(const ExploreOptions& options, int number, Program program,
   return Search(options, &baseline, team).run(asked);
 }
 
-RunReport PlainRuns::operator()(const std::shared_ptr<World>& world, Program program,
-                                std::vector<std::string>* /*failures*/) const {
+WorldRun PlainRuns::operator()(const std::shared_ptr<World>& world, Program program,
+                               std::vector<std::string>* /*failures*/, absl::FunctionRef<void()> look) const {
   const LibraryScope library;
-  return state_of(*world).run_once(program, code);
+  RunReport report = state_of(*world).run_once(program, code);
+  look();
+  return report;
 }
 
 void search_for(LeaderLink* leader, const ExploreOptions& options, int number, Program program, RunWorld run,
@@ -541,7 +543,7 @@ ExploreReport explore(const ExploreOptions& options, absl::FunctionRef<void(Rank
   const int number = next_run();
   ExploreReport report = internal::search(options, number, program, PlainRuns{code}, code);
   if (report.failure.has_value())
-    write_failed_run(absl::StrCat(program_name(), ".explore", number), &report.failure->report);
+    write_failed_run(absl::StrCat(program_name(), ".explore", name_of_run(number)), &report.failure->report);
   return report;
 }
 

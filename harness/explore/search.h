@@ -19,7 +19,8 @@ ExploreReport search(const ExploreOptions& options, int number, Program program,
 // The runs of explore(), called at `code`: nothing but the program in each world.
 struct PlainRuns {
   CodeSite code;
-  RunReport operator()(const std::shared_ptr<World>& world, Program program, std::vector<std::string>* failures) const;
+  WorldRun operator()(const std::shared_ptr<World>& world, Program program, std::vector<std::string>* failures,
+                      absl::FunctionRef<void()> look) const;
 };
 
 // The part of a process that another one leads: makes the runs that it is told to make, until there are no more. The

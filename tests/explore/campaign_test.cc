@@ -642,7 +642,9 @@ TEST(CampaignMessagesTest, CutOrLongerOnesAreRefused) {
 
 TEST(CampaignIdentityTest, HasAllThatDrawnRunsAndChecksDependOn) {
   const auto program = [](RankContext&) {};
-  const auto run = [](const std::shared_ptr<World>&, Program, std::vector<std::string>*) { return RunReport(); };
+  const auto run = [](const std::shared_ptr<World>&, Program, std::vector<std::string>*, absl::FunctionRef<void()>) {
+    return RunReport();
+  };
   const auto text = [&](ExploreOptions options) {
     if (!options.world.seed.has_value()) options.world.seed = 1;
     return campaign_identity(options,

@@ -1697,6 +1697,73 @@ TEST(NoFailureOnFibersTest, ASkippedRunIsGood) {
   }));
 }
 
+TEST(NoFailureOnFibersTest, NothingIsAskedOfRunsThatAreSkipped) {
+  ExploreOptions options{.world = fibers(2), .max_runs = 50};
+  const auto body = [](RankContext& rank) {
+    rank.store().add("n", 1);
+    if (rank.rank() == 1) GTEST_SKIP() << "not here";
+    rank.store().set("a", "");
+    rank.store().set("b", "");
+  };
+  EXPECT_TRUE(expect_no_failure_in_schedules(options, body));
+  options.checks.keys_left = true;
+  EXPECT_TRUE(expect_no_failure_in_schedules(options, body));
+}
+
+struct CountIsOne {
+  int64_t count = 1;
+  ~CountIsOne() { EXPECT_EQ(count, 1) << "at the end of the world"; }
+};
+
+TEST(NoFailureOnFibersTest, AnAssertionOfAnObjectThatEndsWithTheWorldCounts) {
+  static const WorldLocal<CountIsOne> object("checked at its end");
+  testing::TestPartResultArray failures;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    expect_no_failure_in_schedules({.world = fibers(2)}, [](RankContext& rank) {
+      const std::shared_ptr<CountIsOne> mine = object.get(rank.world());
+      const int64_t place = rank.store().add("k", 1);
+      if (rank.rank() == 0) mine->count = place;
+    });
+  }
+  ASSERT_EQ(failures.size(), 1);
+  const std::string text = failures.GetTestPartResult(0).message();
+  EXPECT_THAT(text, AllOf(HasSubstr("at the end of the world"), HasSubstr("run it again: ")));
+}
+
+// Of a run that failed, objects are as the failure left them.
+TEST(NoFailureOnFibersTest, AnAssertionAtTheEndOfAFailedRunIsNotItsFailure) {
+  static const WorldLocal<CountIsOne> object("checked at its end");
+  std::optional<ExploreReport> report;
+  testing::TestPartResultArray failures;
+  {
+    testing::ScopedFakeTestPartResultReporter kept(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    report = explore_assertions({.world = fibers(2)}, [](RankContext& rank) {
+      object.get(rank.world())->count = 2;
+      if (rank.rank() == 0) rank.store().get("never");
+    });
+  }
+  EXPECT_EQ(failures.size(), 0);
+  ASSERT_TRUE(report->failure.has_value());
+  EXPECT_THAT(report->failure->headline, StartsWith("Deadlock: no rank can move"));
+  EXPECT_THAT(report->text(), Not(HasSubstr("at the end of the world")));
+}
+
+// The rank's own run repeats such a search; a command would name the schedule to all of the program.
+TEST(ExploreOnFibersTest, ASearchWithinARankHasNoCommandOfItsOwn) {
+  std::string text, rerun = "none was found";
+  const RunReport report = run_world(fibers(1), [&](RankContext&) {
+    const ExploreReport inner = explore({.world = fibers(2)}, bug("racy_counter").bug);
+    if (inner.failure.has_value()) rerun = inner.failure->rerun;
+    text = inner.text();
+  });
+  EXPECT_TRUE(report.ok()) << report.text();
+  EXPECT_EQ(rerun, "");
+  EXPECT_THAT(text, AllOf(HasSubstr("the count is"), Not(HasSubstr("run it again"))));
+}
+
 // Runs that go on leave another store behind than one that was skipped.
 TEST(NoFailureOnFibersTest, ARunThatIsSkippedUnderSomeSchedulesIsGood) {
   EXPECT_TRUE(expect_no_failure_in_schedules({.world = fibers(2)}, [](RankContext& rank) {
@@ -1839,6 +1906,7 @@ TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
   failure.run = 1;
   failure.found = Schedule::seeded(1);
   failure.shrink_runs = 5;
+  failure.rerun = "this";
   failure.world.world_size = 2;
   for (const auto& [found, text] : {std::pair<int, const char*>(0, ", 1 switch from the default order\n"),
                                     {1, ", 1 switch from the default order\n"},
@@ -1859,6 +1927,7 @@ TEST(ExploreTextTest, SwitchesThatShrinkingAddedAreNotCountedFromFewer) {
 TEST(ExploreTextTest, ALongScheduleIsCut) {
   ExploreReport report;
   report.failure = ExploreReport::Failure();
+  report.failure->rerun = "this";
   std::string switches = "steered:1:1@1>0";
   while (switches.size() < 200) absl::StrAppend(&switches, ",1@", switches.size(), ">0");
   report.failure->found = *Schedule::parse(switches);

@@ -784,6 +784,9 @@ constexpr std::string_view kLooksAgain =
 // A change of a key's value reads its queue, and the other way round: either of the two shows the race.
 constexpr std::string_view kEachPart = "who changes the other part of the key looks at this one";
 
+constexpr std::string_view kOnceItGoesOn =
+    "others see of it only once the rank goes on, or never: look_at_unwound() tells of that";
+
 const std::vector<Reason> kNotShown = {
     {"raise: KeyTable::tell_condition < KeyTable::tell_set < KeyTable::set", kOrders},
     {"raise: KeyTable::tell_condition < KeyTable::tell_presence < KeyTable::tell_set < KeyTable::set", kOrders},
@@ -816,6 +819,9 @@ const std::vector<Reason> kNotShown = {
      "Rendezvous::set_failed() tells of the same in the same step: a group fails as a whole"},
     {"read: KeyTable::tell_wait < KeyTable::goes_on", "pass() tells more of the same wait in the same step"},
     {"read: WorkState::when_done", "called in the step that makes the work; only a later step completes it"},
+    {"read: WorkState::once_done", "wait_any() has asked in the same step whether the work is done"},
+    {"write: Rendezvous::lose", kOnceItGoesOn},
+    {"write: Mailbox::remember", kOnceItGoesOn},
     {"read: GroupFront::agree_on", "the handle goes after a wait(), which tells that the work is done"},
     {"read: WorkState::await_from", "status() tells of the same in the same step"},
     {"read: WorkState::status", "who asks has told that the work is done; how it ended never changes"},

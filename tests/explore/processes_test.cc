@@ -134,7 +134,8 @@ Searched search_counted(const CountedProgram& program, int processes, int deaths
   const pid_t here = getpid();
   pid_t doomed = 0;
   int64_t slowest_ns = 500'000;  // of the runs before there are others
-  const auto run = [&](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
+  const auto run = [&](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*,
+                       absl::FunctionRef<void()> look) {
     if (getpid() != here && doomed != getpid() && left->fetch_sub(1) > 0) {
       doomed = getpid();
       Prng prng(static_cast<uint64_t>(getpid()));
@@ -148,6 +149,7 @@ Searched search_counted(const CountedProgram& program, int processes, int deaths
       body(rank);
       seen[static_cast<size_t>(rank.rank())] = program.run(rank.store(), rank.rank());
     });
+    look();
     lines.add(absl::StrJoin(seen, " "));
     if (getpid() == here) slowest_ns = std::max(slowest_ns, monotonic_ns() - begun_ns);
     return report;
@@ -638,8 +640,10 @@ TEST(ProcessesOnFibersTest, AProcessThatClosesItsConnectionAndLivesOnIsNamedAsTh
 TEST(ProcessesOnFibersTest, AnExceptionOfAWorkerEndsItsProcess) {
   const std::string text = output_of([] {
     const pid_t here = getpid();
-    const auto run = [here](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*) {
+    const auto run = [here](const std::shared_ptr<World>& world, internal::Program body, std::vector<std::string>*,
+                            absl::FunctionRef<void()> look) {
       RunReport report = world->run(body);
+      look();
       if (getpid() != here) throw std::runtime_error("no run can be made");
       return report;
     };

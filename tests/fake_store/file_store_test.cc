@@ -359,6 +359,16 @@ TEST_F(FileStoreTest, ARemovedFileIsNamedByEachOperation) {
   EXPECT_THAT(error_of([&] { (void)store->queue_len("q"); }).what(), HasSubstr("FileStore queue_len key \"q\": file "));
 }
 
+TEST_F(FileStoreTest, AnErrorOfOpenIsOfNoRankOutsideOfRanks) {
+  EXPECT_EQ(error_of([&] { FileStore::open(path_ + "/is no folder"); }).rank(), -1);
+  World world({.world_size = 2, .engine = EngineKind::kFibers});
+  world
+      .run([&](RankContext& rank) {
+        EXPECT_EQ(error_of([&] { FileStore::open(path_ + "/is no folder"); }).rank(), rank.rank());
+      })
+      .throw_if_failed();
+}
+
 TEST_F(FileStoreTest, ARemovedFileEndsAWait) {
   auto store = FileStore::open(path_);
   store->set("a", "1");

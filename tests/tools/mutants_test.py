@@ -88,6 +88,9 @@ class MutantsTest(unittest.TestCase):
         reached = {"world/run_file.cc": {"1": ["world/e_test", "sim/a_test"], "2": ["world/d_test"]}}
         ordered = [test["name"] for test in mutants.in_order(others, mutant, {"c_test": 2}, reached)]
         self.assertEqual(ordered, ["run_file_test", "c_test", "e_test"])
+        # A line without counters, as of a table of constants, may be any test's.
+        ordered = [test["name"] for test in mutants.in_order(others, mutant, {"c_test": 2}, {"world/run_file.cc": {"77": ["sim/a_test"]}})]
+        self.assertEqual(ordered, ["run_file_test", "c_test", "d_test", "e_test", "b_test"])
 
     def test_only_what_counts_is_a_share(self):
         states = [("sim", "found"), ("sim", "survives"), ("sim", "same object"), ("sim", "does not compile"), ("world", "found"), ("world", "found")]

@@ -121,6 +121,13 @@ TEST_P(RunFileTest, KeepsTheWaitsOfAStuckRun) {
   EXPECT_THAT(text, HasSubstr("\"detail\":\"key \\\"a\\\"\""));
 }
 
+TEST_P(RunFileTest, KeepsRanksAsRanges) {
+  const RunReport report = run_to_failure(5, [](RankContext& rank) {
+    if (rank.rank() != 2) rank.store().wait({"never"});
+  });
+  EXPECT_THAT(run_file_text(report), HasSubstr("{\"ranks\":[[0,1],[3,4]],"));
+}
+
 // Texts about who waits are asked for by more than deadlocks.
 TEST_P(RunFileTest, AWaitThatTimedOutBeforeTheFailureIsNoStuckRun) {
   const RunReport report = run_to_failure(2, [](RankContext& rank) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "collectives/work/work_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,6 +106,34 @@ TEST_P(FlightRecordsTest, HaveTheDtypeOfTheFirstTensorAndNoneIfThereIsNone) {
     EXPECT_EQ(dtype(), static_cast<uint8_t>(DType::kInt64));
     pg->barrier().wait();
     EXPECT_EQ(dtype(), 0);
+  });
+}
+
+// Calls of one line, which a record takes for alike where they are.
+TEST_P(FlightRecordsTest, HaveWhatDiffersBetweenCallsOfOneLine) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(8);
+    const std::vector<std::vector<int64_t>> shapes = {{4}, {4}, {2, 2}, {1}, {}, {1}, {1, 1}, {1}};
+    for (const std::vector<int64_t>& shape : shapes) pg->all_reduce(TensorView(x.data(), Dims(shape.begin(), shape.end()))).wait();
+    const std::vector<int> tags = {0, 0, 3, 4, 4, 0};
+    for (const int tag : tags) (rank.rank() == 0 ? pg->send(x, 1, tag) : pg->recv(x, 0, tag)).wait();
+    for (const int root : {1, 0, 0}) pg->broadcast(x, root).wait();
+    std::vector<std::vector<int64_t>> seen;
+    for (const FlightEntry& entry : state_of(rank).recorder().entries()) {
+      size_t at = 0;
+      if (std::string_view(entry.op) == "all_reduce") seen.push_back(entry.shapes.take(&at));
+    }
+    std::vector<std::string> texts;
+    for (const std::string& line : state_of(rank).recorder().last_calls(100)) {
+      if (line.starts_with("send ") || line.starts_with("recv ")) texts.push_back(line.substr(0, line.find(" (")));
+    }
+    EXPECT_EQ(seen, shapes);
+    const std::string what = rank.rank() == 0 ? "send seq $0 to rank 1$1" : "recv seq $0 from rank 0$1";
+    std::vector<std::string> want;
+    for (size_t i = 0; i < tags.size(); ++i)
+      want.push_back(absl::Substitute(what, i + 1, tags[i] == 0 ? "" : absl::StrCat(", tag ", tags[i])));
+    EXPECT_EQ(texts, want);
   });
 }
 

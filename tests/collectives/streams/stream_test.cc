@@ -330,6 +330,59 @@ TEST_P(StreamTest, AStreamThatUnwindsWithACallInItFailsTheGroupOnceTheRankGoesOn
   }
 }
 
+TEST_P(StreamTest, AStreamThatUnwindsWithACallOfAFailedGroupLeavesNothingBehind) {
+  for (const bool message : {false, true}) {
+    const RunReport report = run(2, [message](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> x = {1};
+      if (rank.rank() == 1) {
+        rank.store().wait({"queued"});
+        pg->abort("enough");
+        return rank.store().set("aborted", "");
+      }
+      const auto gate = std::make_shared<FutureWork>(rank);
+      try {
+        SimStream stream(rank, "comm");
+        WorkState::handle(gate).block_current_stream(stream);
+        Work work = message ? pg->send(x, 1, 0, {.stream = &stream}) : pg->all_reduce(x, {}, {.stream = &stream});
+        rank.store().set("queued", "");
+        rank.store().wait({"aborted"});
+        pg->barrier().wait();
+        ADD_FAILURE() << "the group has failed";
+      } catch (const DistError&) {
+      }
+      gate->resolve();
+    });
+    EXPECT_THAT(report.notes, testing::IsEmpty());
+  }
+}
+
+// Behind a call that was withdrawn, a stream has ended, and says so, not before the call.
+TEST_P(StreamTest, AStreamIsNotThroughWithAWithdrawnCallBeforeTheCallHasEnded) {
+  for (uint64_t seed = 1; seed <= (deterministic() ? 60U : 5U); ++seed) {
+    WorldOptions world = options(2);
+    if (deterministic()) world.schedule = Schedule::seeded(seed);
+    run(world, [](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      if (rank.rank() == 1) return rank.store().wait({"told"});
+      SimStream stream(rank, "comm");
+      std::vector<float> x = {1};
+      Work work = pg->all_reduce(x, {}, {.stream = &stream});
+      Latch through(1);
+      rank.world().spawn_helper([&] {
+        EXPECT_THAT([&] { stream.synchronize(); },
+                    ThrowsDistError(ErrorKind::kTimeout, HasSubstr("timed out after 2ms")));
+        EXPECT_TRUE(work.is_completed());
+        through.count_down();
+      });
+      EXPECT_THAT([&] { work.wait(absl::Milliseconds(2)); },
+                  ThrowsDistError(ErrorKind::kTimeout, HasSubstr("timed out after 2ms")));
+      through.wait();
+      rank.store().set("told", "");
+    });
+  }
+}
+
 TEST_P(StreamTest, AnExceptionOfAKernelThatNobodyAsksForIsALeftover) {
   for (const bool asked : {false, true}) {
     const RunReport report = run(1, [asked](RankContext& rank) {

@@ -1381,8 +1381,10 @@ TEST_P(OutlivesTest, UnmatchedCallsThatAreAlikeShareANote) {
     for (int i = 0; i < 3; ++i) (void)pg->all_reduce(*x, ReduceOp::kSum, kept(x));
     (void)pg->barrier({.keep_alive = x});
     for (int i = 0; i < 2; ++i) (void)pg->broadcast(*x, 0, kept(x));
+    (void)pg->all_reduce(*x, ReduceOp::kSum, kept(x));
   });
-  ASSERT_EQ(report.notes.size(), 3U) << report.text();
+  ASSERT_EQ(report.notes.size(), 4U) << report.text();
+  EXPECT_THAT(report.notes[3], HasSubstr("all_reduce seq 7: rank 0 never came ["));
   EXPECT_THAT(report.notes[2], HasSubstr("broadcast seq 5: rank 0 never came, nor to the one after it ["));
   EXPECT_THAT(
       report.notes[0],

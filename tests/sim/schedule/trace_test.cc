@@ -61,6 +61,17 @@ TEST(TraceTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(again->schedule(), "seeded:7");
 }
 
+TEST(TraceTest, OneThatWasCutIsNoneThatWasNot) {
+  Trace whole, cut;
+  cut.set_limit(0);
+  cut.add({.size = 1});
+  EXPECT_TRUE(cut.cut());
+  EXPECT_TRUE(cut.steps().empty());
+  EXPECT_FALSE(whole == cut);
+  EXPECT_FALSE(cut == whole);
+  EXPECT_TRUE(cut == Trace(cut));
+}
+
 TEST(TraceTest, AnEmptyOneComesBack) {
   Trace trace;
   trace.set_schedule("fifo");
