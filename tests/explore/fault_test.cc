@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -256,6 +257,18 @@ TEST_P(FaultTest, ADrawnCorruptionHitsARecv) {
   std::vector<int> ranks;
   for (const Fault& fault : report.faults) ranks.push_back(fault.rank);
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1));
+}
+
+TEST_P(FaultTest, NoByteOfAnEmptyTensorIsCorrupted) {
+  const FaultPlan faults = {{.kind = Kind::kCorrupt, .op = "all_reduce"},
+                            {.kind = Kind::kCorrupt, .op = "all_reduce", .when = When::kAfter}};
+  const RunReport report = run(2, faults, [](RankContext& rank) {
+    std::vector<float> x = {1, 2};
+    init_process_group(rank)->all_reduce(std::span(x).first(0)).wait();
+    EXPECT_THAT(x, ElementsAre(1, 2));
+  });
+  EXPECT_TRUE(report.faults.empty());
+  EXPECT_EQ(report.notes.size(), 2U);
 }
 
 TEST_P(FaultTest, AFaultBehindACrashDidNotHappen) {

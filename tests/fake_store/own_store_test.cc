@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "fake_store/store_text.h"
 #include "sim/base/dist_error.h"
 #include "sim/base/text.h"
 #include "tests/fake_store/store_fixture.h"
@@ -82,6 +83,15 @@ class UnreadableStore final : public Store {
  private:
   const std::shared_ptr<Store> store_;
 };
+
+TEST(BarrierTextTest, ARankHasArrivedWhereItsNumberStandsAlone) {
+  EXPECT_TRUE(has_arrived("12 2 ", 2));
+  EXPECT_TRUE(has_arrived("2 12 ", 2));
+  EXPECT_TRUE(has_arrived("32 12 2 ", 2));
+  EXPECT_FALSE(has_arrived("12 22 ", 2));
+  EXPECT_FALSE(has_arrived("20 ", 2));
+  EXPECT_FALSE(has_arrived("", 0));
+}
 
 TEST(OwnStoreTest, ABarrierThatCannotReadWhoCameCallsNobodyMissing) {
   World world({.world_size = 2, .engine = EngineKind::kFibers});

@@ -22,6 +22,7 @@
 #include "rankloom/world.h"
 #include "tests/collectives/told.h"
 #include "tests/world/every_world.h"
+#include "world/run_file.h"
 #include "world/world_state.h"
 
 namespace rankloom {
@@ -115,7 +116,8 @@ TEST_P(FlightRecordsTest, HaveWhatDiffersBetweenCallsOfOneLine) {
     auto pg = init_process_group(rank);
     std::vector<float> x(8);
     const std::vector<std::vector<int64_t>> shapes = {{4}, {4}, {2, 2}, {1}, {}, {1}, {1, 1}, {1}};
-    for (const std::vector<int64_t>& shape : shapes) pg->all_reduce(TensorView(x.data(), Dims(shape.begin(), shape.end()))).wait();
+    for (const std::vector<int64_t>& shape : shapes)
+      pg->all_reduce(TensorView(x.data(), Dims(shape.begin(), shape.end()))).wait();
     const std::vector<int> tags = {0, 0, 3, 4, 4, 0};
     for (const int tag : tags) (rank.rank() == 0 ? pg->send(x, 1, tag) : pg->recv(x, 0, tag)).wait();
     for (const int root : {1, 0, 0}) pg->broadcast(x, root).wait();
@@ -135,6 +137,19 @@ TEST_P(FlightRecordsTest, HaveWhatDiffersBetweenCallsOfOneLine) {
       want.push_back(absl::Substitute(what, i + 1, tags[i] == 0 ? "" : absl::StrCat(", tag ", tags[i])));
     EXPECT_EQ(texts, want);
   });
+}
+
+// In a run file, also where other calls of the rank never met their peers'.
+TEST_P(FlightRecordsTest, ARunFileHasWhenCallsMet) {
+  WorldOptions kept = options(2);
+  kept.keep_run = true;
+  const RunReport report = run_world(kept, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    const auto x = std::make_shared<std::vector<float>>(1);
+    pg->all_reduce(*x).wait();
+    if (rank.rank() == 0) (void)pg->all_reduce(*x, ReduceOp::kSum, {.keep_alive = x});
+  });
+  EXPECT_THAT(run_file_text(report), testing::ContainsRegex("\"rank\":0,[^\n]*\"arrived\":.[0-9]+,-1.,"));
 }
 
 TEST_P(FlightRecordsTest, AUsersWorkThatIsCompletedLaterClosesItsRecordThen) {
