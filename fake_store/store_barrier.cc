@@ -31,6 +31,12 @@ StoreReply append_arrival(Store& store, std::string_view key, const StoreBarrier
                                       .way = {.barrier = &barrier}});
 }
 
+// "missing ranks 1-2 of 4". `arrived`: the value of the key where ranks arrive, or why it could not be read.
+std::string missing_text(const absl::StatusOr<StoreReply>& arrived, int size) {
+  if (arrived.ok()) return absl::StrCat("missing ", missing_ranks_text(arrived->value, size), " of ", size);
+  return absl::StrCat("it is not known who of ", size, " ranks is missing: ", arrived.status().message());
+}
+
 }  // namespace
 
 void store_barrier(Store& store, std::string_view name, int rank, int size, std::optional<absl::Duration> timeout,
@@ -86,15 +92,12 @@ void store_barrier(Store& store, std::string_view name, int rank, int size, std:
       store.execute({.op = StoreCall::Op::kGet, .keys = {&look_at, 1}, .timeout = absl::ZeroDuration(), .code = code});
   // The last one came at the deadline, and is about to tell.
   if (arrived.ok() && static_cast<int>(arrived_ranks(arrived->value, size).size()) == size) return;
-  const std::string missing =
-      arrived.ok() ? absl::StrCat("missing ", missing_ranks_text(arrived->value, size), " of ", size)
-                   : absl::StrCat("it is not known who of ", size, " ranks is missing: ", arrived.status().message());
   // The lines below the headline: which rank waits for which.
   const std::string text = message_of(waited);
   const std::string more = text.substr(std::min(text.find('\n'), text.size()));
   const std::string own_number = global_rank != rank ? absl::StrCat(" as rank ", rank) : "";
   refuse(origin, ErrorKind::kTimeout, "rank ", global_rank, ", ", who, own_number, ": timed out after ",
-         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": ", missing,
+         absl::FormatDuration(timeout.has_value() ? *timeout : state.timeout()), ": ", missing_text(arrived, size),
          site_place(Site{.code = code}), more);
 }
 

@@ -73,7 +73,7 @@ absl::Status CallOnStream::wait(absl::Duration timeout, bool timeout_is_default,
   if (settled("wait", code)) [[unlikely]]
     return status();
   const CallScope call(world_ref(), [&] { return called("wait", code); });  // until the call is taken back
-  absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
+  absl::Status waited = StreamWork::wait(timeout, timeout_is_default, code);
   if (is_over() || error_kind(waited) != ErrorKind::kTimeout) return waited;
   const std::shared_ptr<HeldByStream> held = held_.lock();
   return held != nullptr ? held->time_out(timeout, code) : waited;
