@@ -116,7 +116,8 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
   options.world.whereabouts = [&running] { return running != nullptr ? running->stacks() : ""; };
   int64_t runs = 0;
   JobReport latest;
-  const auto run = [&](const std::shared_ptr<World>& world, internal::Program, std::vector<std::string>* failures) {
+  const auto run = [&](const std::shared_ptr<World>& world, internal::Program, std::vector<std::string>* failures,
+                       absl::FunctionRef<void()> look) {
     ++runs;
     StepRecord* const record = world->scheduler().record();
     const std::shared_ptr<Job> job = Job::explored(world, asked.swap_random);
@@ -135,9 +136,15 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
       kept = (record != nullptr && !record->texts().empty()) || (runs == 2 && options.checks.twice);
       ranks.attr("end")(kept);
     }
-    if (!kept) return world->report();
-    latest = job->report();
-    return latest.run;
+    RunReport report;
+    if (kept) {
+      latest = job->report();
+      report = latest.run;
+    } else {
+      report = world->report();
+    }
+    look();
+    return report;
   };
   const CodeSite code = python_site();
   ExploreReport report;

@@ -56,6 +56,8 @@ TEST_P(DescribeTest, NamesWhoWaitsWhoRunsAndWhoHasEnded) {
   }).throw_if_failed();
   EXPECT_THAT(text, StartsWith("world of 5 ranks, engine " + std::string(engine_kind_name(GetParam().engine)) +
                                ", schedule " + GetParam().schedule.text() + ", at "));
+  // Since the world began, in the free gear, too: not since the machine did.
+  EXPECT_THAT(text.substr(0, text.find('\n')), testing::MatchesRegex(".*, at ([0-9.]+(ns|us|ms|s)|0)"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0-1 wait in store wait key \"go\" [job.cc:40]"));
   EXPECT_THAT(text, HasSubstr("\n  rank 4 waits in store wait key \"go\" [job.cc:41]"));
   EXPECT_THAT(text, HasSubstr("\n  rank 2 runs; its last point: yield [job.cc:50]"));

@@ -187,6 +187,17 @@ TEST_P(RunFileTest, KeepsWhatRanksDidWithTheStore) {
   EXPECT_EQ(text.find("steps: a run without a schedule") != std::string::npos, !deterministic());
 }
 
+TEST_P(RunFileTest, KeepsEmptyValues) {
+  WorldOptions asked = options(1);
+  asked.keep_run = true;
+  const std::string text = run_file_text(run(asked, [](RankContext& rank) {
+    rank.store().set("empty", "");
+    EXPECT_EQ(rank.store().get("empty"), "");
+  }));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store set\",\"key\":\"empty\",\"given\":\"\",\"given_bytes\":0,"));
+  EXPECT_THAT(text, HasSubstr("{\"op\":\"store get\",\"key\":\"empty\",\"got\":\"\",\"got_bytes\":0,"));
+}
+
 // The wait at the end is open, and the operation that fails has no value.
 TEST_P(RunFileTest, KeepsWhatEndedNoMore) {
   WorldOptions asked = options(2);
