@@ -22,7 +22,7 @@ absl::StatusOr<StoreReply> PrefixStore::execute(const StoreCall& asked) {
     const std::string_view key = joined;
     call.keys = {&key, 1};
     absl::StatusOr<StoreReply> reply = store_->execute(call);
-    // Errors name keys with the prefix, and who called knows the key only without.
+    // Errors name keys with the prefix, without which the front that asks knows the key.
     if (call.op == StoreCall::Op::kQueuePop && reply.ok() && !reply->found) return empty_queue_error(kind(), key);
     return reply;
   }
