@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -53,6 +52,46 @@ absl::Status bad_variable(const char* name, const char* value, std::string_view 
   return invalid_argument(name, " is \"", value, "\", want ", sv(want));
 }
 
+constexpr std::string_view kPrefix = "RANKLOOM_";
+// All that runs read, here and in run_report_files.cc, without the prefix.
+constexpr std::string_view kVariables[] = {"BREAK_AT", "ENGINE",     "FAULTS",      "RANKS",
+                                           "REPLAY",   "REPLAY_RUN", "REPORT",      "SCHEDULE",
+                                           "SEED",     "TRACE_DIR",  "TRACE_LIMIT", "STALL_IS_FATAL"};
+
+// How many letters are too many, missing, other or in each other's place: the distance of optimal string alignment
+// (Boytsov, "Indexing methods for approximate dictionary searching", 2011).
+size_t typos(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> from(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        from[i][j] = i + j;
+        continue;
+      }
+      from[i][j] = std::min({from[i - 1][j] + 1, from[i][j - 1] + 1, from[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        from[i][j] = std::min(from[i][j], from[i - 2][j - 2] + 1);
+    }
+  }
+  return from[a.size()][b.size()];
+}
+
+// A variable that nobody reads, but for a typing error: a run that it was to repeat or change would go as ever. Other
+// names are the program's own.
+absl::Status check_names() {
+  for (char* const* variable = environment(); variable != nullptr && *variable != nullptr; ++variable) {
+    std::string_view name = *variable;
+    if (!name.starts_with(kPrefix)) continue;
+    name = name.substr(0, name.find('=')).substr(kPrefix.size());
+    if (name.size() > 20 || std::count(std::begin(kVariables), std::end(kVariables), name) > 0) continue;
+    for (const std::string_view known : kVariables) {
+      if (typos(name, known) <= (known.size() < 8 ? 1 : 2))
+        return invalid_argument(sv(kPrefix), sv(name), " is no variable of rankloom, want ", sv(kPrefix), sv(known));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The command line of this process, quoted for a shell.
 std::string command_line() {
   std::string line;
@@ -65,6 +104,7 @@ std::string command_line() {
 
 absl::Status apply_environment(WorldOptions* options) {
   if (options == nullptr) return invalid_argument("apply_environment: options are null, want some");
+  if (absl::Status wrong = check_names(); !wrong.ok()) return wrong;
   if (const char* engine = std::getenv("RANKLOOM_ENGINE"); engine != nullptr) {
     if (std::string_view(engine) == "threads") {
       options->engine = EngineKind::kThreads;
@@ -118,7 +158,7 @@ namespace {
 // Whether any variable of the library is set. Most runs are made where none is.
 bool environment_speaks() {
   for (char* const* variable = environment(); variable != nullptr && *variable != nullptr; ++variable) {
-    if ((*variable)[0] == 'R' && std::strncmp(*variable, "RANKLOOM_", 9) == 0) return true;
+    if ((*variable)[0] == 'R' && std::string_view(*variable).starts_with(kPrefix)) return true;
   }
   return false;
 }

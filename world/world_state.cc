@@ -536,6 +536,19 @@ void WorldState::made_together(const Group& group, const Group& parent) {
   group_order_.made_by(members, group.id());
 }
 
+void WorldState::gets_group(const Group& group, int rank) {
+  if (!keeps_all_groups()) return;
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // the rank's own order, which is compared after the run
+  context(rank).groups_made_.push_back(group.name());
+}
+
+std::vector<std::string> WorldState::groups_made(int rank) {
+  ObservedMutexLock lock(&mu_);
+  lock.apart();  // after the run
+  return context(rank).groups_made_;
+}
+
 bool WorldState::has_shared_object(std::string_view key) {
   ObservedMutexLock lock(&shared_mu_);
   const auto at = shared_.find(sv(key));
@@ -578,6 +591,7 @@ std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::
   }
   std::shared_ptr<const Group> group = world_groups_[at].group;
   if (group != world_group_) asks(*group, rank.rank());
+  if (keeps_all_groups_) rank.groups_made_.push_back(group->name());
   ++world_groups_[at].ranks;
   for (; !world_groups_.empty() && world_groups_.front().ranks == size(); ++world_groups_before_)
     world_groups_.pop_front();
@@ -598,6 +612,7 @@ std::shared_ptr<const Group> WorldState::next_group_of(RankState& rank, std::str
   }
   std::shared_ptr<const Group> group = asked.group;
   asks(*group, rank.rank());
+  if (keeps_all_groups_) rank.groups_made_.push_back(group->name());
   if (++asked.ranks == members) groups_asked_.erase(key);
   return group;
 }

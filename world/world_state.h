@@ -103,6 +103,7 @@ class RankState final : public RankContext, public Kept {
   Prng rng_;
   int world_groups_ = 0;                             // groups of all ranks that this rank has asked for
   absl::flat_hash_map<std::string, int> groups_of_;  // the same of others, by name and ranks
+  std::vector<std::string> groups_made_;             // by name, as the rank got them, under WorldState::mu_
 
   struct Caught {
     uint64_t task;  // Task::current_serial()
@@ -253,8 +254,12 @@ class WorldState : public Kept {
   void leave_group(const Group& group, int rank);
   // The same of so many members that never came.
   void leave_group_absent(const Group& group, int members);
-  // groups() has all groups of the run: for code that compares runs. To be called before the run.
+  // groups() and groups_made() have all groups of the run: for code that compares runs. To be called before the run.
   void keep_all_groups();
+  // The groups that the rank has asked for or made with others, by name, in the order in which it got them: not that of
+  // groups(), of which the first rank to come decides. Empty without keep_all_groups().
+  std::vector<std::string> groups_made(int rank);
+  void gets_group(const Group& group, int rank);
   bool keeps_all_groups() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return keeps_all_groups_; }  // written before the run
 
   bool poison() const { return poison_; }

@@ -306,16 +306,18 @@ std::vector<TensorView> Buffers::ins(at::ArrayRef<at::Tensor> tensors) {
 std::vector<TensorView> Buffers::outs(at::ArrayRef<at::Tensor> tensors) {
   std::vector<TensorView> views;
   views.reserve(tensors.size());
-  // Memory of those so far: mostly one after the other.
+  // Memory of those so far, of those that are copied aside too: mostly one after the other.
   using Range = std::pair<uintptr_t, uintptr_t>;
   std::vector<Range> ranges;
   Range hull{UINTPTR_MAX, 0};
   for (const at::Tensor& tensor : tensors) {
     Range range{0, 0};
     if (data_ != Data::kNone && tensors.size() > 1 && tensor.defined() && !is_fake(tensor) && reaches(tensor) &&
-        tensor.layout() == at::kStrided && tensor.numel() > 0 && tensor.is_contiguous() && tensor.has_storage()) {
+        tensor.layout() == at::kStrided && tensor.numel() > 0 && tensor.has_storage()) {
+      int64_t last = 0;
+      for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
       range.first = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-      range.second = range.first + tensor.nbytes();
+      range.second = range.first + (static_cast<size_t>(last) + 1) * tensor.element_size();
     }
     const auto meets = [&range](const Range& other) {
       return other.first < range.second && range.first < other.second;

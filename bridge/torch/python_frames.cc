@@ -45,16 +45,16 @@ size_t depth_below(std::string_view file, const std::vector<std::string>& folder
   return longest;
 }
 
-const char* interned(std::string_view text) {
+std::string_view interned(std::string_view text) {
   static std::mutex mu;
   static auto* const texts = new std::unordered_set<std::string>;
   const std::lock_guard<std::mutex> lock(mu);
-  return texts->emplace(text).first->c_str();
+  return *texts->emplace(text).first;
 }
 
 struct FileOfCode {
   PyObject* name = nullptr;
-  const char* file = "";
+  std::string_view file = "";  // with a NUL behind it
   bool in_library = false;
   // The line that was asked for last: loops ask for the same one, and a table of lines is read from its beginning. Kept
   // with the begin of that table, by which another code object at the same address is told.
@@ -64,17 +64,35 @@ struct FileOfCode {
   int line = 0;
 };
 
-// Code objects come and go, so an entry is checked by the name that it was made for.
+void append_utf8(uint32_t c, std::string* text) {
+  if (c >= 0xD800 && c < 0xE000) c = '?';  // a byte of a name that is no UTF-8
+  const auto byte = [text](uint32_t value) { text->push_back(static_cast<char>(value)); };
+  if (c < 0x80) return byte(c);
+  if (c >= 0x10000) byte(0xF0 | (c >> 18));
+  if (c >= 0x800) byte(c >= 0x10000 ? 0x80 | ((c >> 12) & 0x3F) : 0xE0 | (c >> 12));
+  byte(c >= 0x800 ? 0x80 | ((c >> 6) & 0x3F) : 0xC0 | (c >> 6));
+  byte(0x80 | (c & 0x3F));
+}
+
+// Read without the lock, as nobody changes a string: UTF-8, until the thread's next call.
+std::string_view text_of(PyObject* name) {
+  const auto length = static_cast<size_t>(PyUnicode_GET_LENGTH(name));
+  if (PyUnicode_IS_COMPACT_ASCII(name)) return {reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name)), length};
+  static thread_local std::string text;
+  text.clear();
+  const auto kind = PyUnicode_KIND(name);
+  const void* const data = PyUnicode_DATA(name);
+  for (size_t i = 0; i < length; ++i) append_utf8(PyUnicode_READ(kind, data, static_cast<Py_ssize_t>(i)), &text);
+  return text;
+}
+
+// Code objects come and go, and so do their names: an entry is checked by the name that it was made for, and its text.
 FileOfCode& file_of(PyCodeObject* code) {
   static thread_local std::unordered_map<PyCodeObject*, FileOfCode> files;
   FileOfCode& entry = files[code];
   PyObject* const name = code->co_filename;
-  if (entry.name == name) return entry;
-  // ASCII names can be read without the lock; others are rare, and shown by their place only.
-  const std::string_view text = PyUnicode_IS_COMPACT_ASCII(name)
-                                    ? std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name)),
-                                                       static_cast<size_t>(PyUnicode_GET_LENGTH(name)))
-                                    : std::string_view("(a file whose name is not ASCII)");
+  const std::string_view text = text_of(name);
+  if (entry.name == name && entry.file == text) return entry;
   entry = {};
   entry.name = name;
   entry.file = interned(text);
@@ -117,7 +135,7 @@ CodeSite site_of(_PyInterpreterFrame* frame, FileOfCode& file) {
     file.first_line = code->co_firstlineno;
     file.table = table;
   }
-  return {file.file, file.line};
+  return {file.file.data(), file.line};
 }
 
 }  // namespace
@@ -147,7 +165,7 @@ CodeSite callers_site(CodeSite* library) {
   while (frame != nullptr) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
     const FileOfCode& file = file_of(code);
-    const CodeSite site{file.file, PyFrame_GetLineNumber(frame)};
+    const CodeSite site{file.file.data(), PyFrame_GetLineNumber(frame)};
     Py_DECREF(code);
     if (!file.in_library) callers = site;
     if (innermost.line == 0) innermost = site;

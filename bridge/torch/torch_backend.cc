@@ -339,6 +339,25 @@ void TorchBackend::check_root(const char* op, int64_t root) const {
               ", want 0 <= root rank < ", size_);
 }
 
+void TorchBackend::check_like_gloo(const char* op, at::ArrayRef<at::Tensor> tensors, const at::Tensor& one) const {
+  if (name_ != "gloo" || fake_) return;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || !one.defined()) continue;  // refused by name below
+    TORCH_CHECK(tensors[i].sizes() == one.sizes(), "rank ", group_->global_rank(), ", ", op,
+                ": invalid tensor size at index ", i, ": have ", tensors[i].sizes(), ", want ", one.sizes(),
+                ": gloo takes no other shape");
+  }
+}
+
+void TorchBackend::check_parts_like_gloo(const char* op, const at::Tensor& whole, const at::Tensor& part) const {
+  if (name_ != "gloo" || fake_ || !whole.defined() || !part.defined()) return;
+  std::vector<int64_t> want = part.sizes().vec();
+  if (!want.empty()) want[0] *= size_;
+  TORCH_CHECK(!want.empty() && whole.sizes() == want, "rank ", group_->global_rank(), ", ", op,
+              ": invalid tensor size: have ", whole.sizes(), " of all ranks and ", part.sizes(),
+              " of one: gloo wants the ranks' one behind the other along the first dimension");
+}
+
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                        const c10d::BroadcastOptions& opts) {
   check_root("broadcast", opts.rootRank);
@@ -446,6 +465,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
                                                        const c10d::AllgatherOptions& opts) {
   TORCH_CHECK(outputs.size() == inputs.size(), "all_gather: have ", outputs.size(), " output lists and ", inputs.size(),
               " input tensors, want as many of each");
+  for (size_t i = 0; i < inputs.size(); ++i) check_like_gloo("all_gather", outputs[i], inputs[i]);
   Buffers held = buffers("all_gather", true);
   const std::vector<TensorView> in = held.ins(inputs);
   std::vector<std::vector<TensorView>> out;
@@ -473,6 +493,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at::Tensor& output, at::Tensor& input,
                                                                              const c10d::AllgatherOptions& opts) {
+  check_parts_like_gloo("all_gather_into_tensor", output, input);
   Buffers held = buffers("all_gather_into_tensor", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
@@ -537,8 +558,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
                                                     std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
   check_root("gather", opts.rootRank);
   Buffers held = buffers("gather", true);
-  const TensorView in = held.in(only("gather", "input", inputs));
   const std::vector<at::Tensor> all = flat(outputs);
+  check_like_gloo("gather", all, only("gather", "input", inputs));
+  const TensorView in = held.in(inputs[0]);
   const std::vector<TensorView> out = held.outs(all);
   auto work =
       issue(c10d::OpType::GATHER, held, Asked(opts), all, 1, [&](int, const CallOptions& options, CodeSite code) {
@@ -557,8 +579,9 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::scatter(std::vector<at::Tensor>& ou
   check_root("scatter", opts.rootRank);
   Buffers held = buffers("scatter", true);
   const std::vector<at::Tensor> all = flat(inputs);
+  check_like_gloo("scatter", all, only("scatter", "output", outputs));
   const std::vector<TensorView> in = held.ins(all);
-  const TensorView out = held.out(only("scatter", "output", outputs));
+  const TensorView out = held.out(outputs[0]);
   auto work =
       issue(c10d::OpType::SCATTER, held, Asked(opts), outputs, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->scatter(out, in, static_cast<int>(opts.rootRank), options, code);
@@ -575,6 +598,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
                                                             const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK(outputs.size() == inputs.size(), "reduce_scatter: have ", outputs.size(), " output tensors and ",
               inputs.size(), " input lists, want as many of each");
+  for (size_t i = 0; i < outputs.size(); ++i) check_like_gloo("reduce_scatter", inputs[i], outputs[i]);
   Buffers held = buffers("reduce_scatter", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   std::vector<std::vector<TensorView>> in;
@@ -594,6 +618,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  check_parts_like_gloo("reduce_scatter_tensor", input, output);
   Buffers held = buffers("reduce_scatter_tensor", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView in = held.in(input);

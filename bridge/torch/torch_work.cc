@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -52,9 +53,11 @@ std::vector<at::Tensor> stacked(const std::vector<at::Tensor>& tensors, const st
   return all;
 }
 
-// Those that a future of the tensors orders the streams of who waits for it behind.
+// Those that a future of the tensors orders the streams of who waits for it behind. None where torch has no CUDA:
+// FakeTensors may say that they are on a device all the same.
 std::vector<c10::Device> devices_of(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::Device> devices;
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return devices;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined() && tensor.is_cuda()) devices.push_back(tensor.device());
   }
@@ -64,9 +67,17 @@ std::vector<c10::Device> devices_of(at::ArrayRef<at::Tensor> tensors) {
 }  // namespace
 
 TorchWork::~TorchWork() {
-  if (record_ == nullptr) return;
-  const std::lock_guard<std::mutex> lock(record_->mu());
+  if (record_ != nullptr) {
+    const std::lock_guard<std::mutex> lock(record_->mu());
+    works_.clear();
+    return;
+  }
+  if (job_ == nullptr || works_.empty() || !job_->deterministic()) return;
+  // Where the last handle on a call goes, others may get their turn. Python's collector may do that on another rank.
+  const GilRelease no_gil;
   works_.clear();
+  int rank = -1;
+  if (const std::shared_ptr<Job> job = Job::acting(&rank); job != nullptr) job->after_point(rank);
 }
 
 bool TorchWork::done() const {
@@ -418,7 +429,7 @@ void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
   const bool backward = torch::autograd::get_current_graph_task_id() >= 0;
   // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on.
   const bool later = backward ? late && !futures_come_later() : futures_come_later();
-  const bool in_backward = backward && later && job_->deterministic();
+  const bool in_backward = backward && (later || !job_->deterministic());
   if (job_->deterministic() && (done() || !later)) settle();
   pending->begun = std::make_unique<FutureGate>(job_, rank_);
   pending->ended = std::make_unique<FutureGate>(job_, rank_);

@@ -127,9 +127,11 @@ void run_new_group(MemberCalls calls, KernelPlan* /*plan*/) {
       break;
   }
   if (first->world == nullptr) return;
-  for (const CollectiveCall* const call : calls) {
-    for (const std::shared_ptr<const Group>& group : call->way.request->made)
+  for (int rank = 0; rank < first->parent->size(); ++rank) {
+    for (const std::shared_ptr<const Group>& group : calls[static_cast<size_t>(rank)]->way.request->made) {
       first->world->made_together(*group, *first->parent);
+      first->world->gets_group(*group, first->parent->global_rank(rank));
+    }
   }
 }
 
@@ -166,6 +168,7 @@ bool is_that_of(const Group& group, const GroupRequest& request) {
 // Global rank `rank` asks for a group that it makes, or that another rank has made: the first says what it is.
 [[gnu::noinline]] void told_of_made_alone(WorldState& world, std::string_view name, bool makes, const Group& group,
                                           const GroupRequest& request, int rank) {
+  world.gets_group(group, rank);
   StepRecord* const record = world.scheduler().record();
   if (record == nullptr) return;
   if (makes) record->access(named_object(0, name), Access::kWrite);

@@ -81,7 +81,7 @@ std::string rooted_text(const Trace& trace) {
 std::string order_text(const ExploreReport::Failure& failure) {
   const Schedule& schedule = failure.world.schedule;
   if (schedule.kind() != Schedule::Kind::kSteered)
-    return "the order as it was found: by its switches alone it is right";
+    return "the order as it was found: by its switches alone it does not fail so";
   const auto switches = static_cast<int64_t>(schedule.switches().size());
   // Fewer ranks may need another schedule than the one that was found.
   const std::string from = failure.found_switches > switches ? absl::StrCat(failure.found_switches, " -> ") : "";

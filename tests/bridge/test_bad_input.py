@@ -85,6 +85,48 @@ def test_a_timeout_of_a_call() -> None:
     assert "rank 1" in report.text
 
 
+def comes_late() -> None:
+    dist.distributed_c10d._get_default_store().wait(["never"], timedelta(hours=1))
+
+
+@pytest.mark.parametrize("async_op", [True, False])
+def test_a_timeout_in_the_options_of_a_call(async_op: bool) -> None:
+    def body(rank: int) -> None:
+        wish = dist.AllreduceOptions()
+        wish.timeout, wish.asyncOp = timedelta(seconds=0.2), async_op
+        if rank == 1:
+            comes_late()
+        work = dist.group.WORLD.allreduce([torch.tensor([rank, 5])], wish)
+        if async_op:
+            work.wait()
+
+    report = rankloom.torch.run(body, 2, seed=1)
+    assert "rank 0, group 0, all_reduce seq 1: timed out after 200ms waiting for rank 1 [" in report.text, report.text
+
+
+def test_a_timeout_of_a_barrier() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            comes_late()
+        dist.group.WORLD.barrier(timeout=timedelta(seconds=0.2)).wait()
+
+    report = rankloom.torch.run(body, 2, seed=1)
+    assert "rank 0, group 0, barrier seq 1: timed out after 200ms waiting for rank 1 [" in report.text, report.text
+
+
+def test_a_calls_timeout_that_is_its_groups_does_not_keep_a_stuck_job_alive(seed: int | None) -> None:
+    def body(rank: int, timeout: timedelta) -> None:
+        if rank == 0:
+            dist.group.WORLD.barrier(timeout=timeout).wait()
+
+    report = rankloom.torch.run(lambda rank: body(rank, timedelta(seconds=60)), 2, seed=seed, timeout=60)
+    text = "Deadlock: no rank can move\n  rank 0 waits in barrier seq 1 for rank 1 (returned)"
+    assert report.text.startswith(text), report.text
+    report = rankloom.torch.run(lambda rank: body(rank, timedelta(seconds=0.2)), 2, seed=seed, timeout=60)
+    text = "rank 0 failed: Timeout: rank 0, group 0, barrier seq 1: timed out after 200ms"
+    assert report.text.startswith(text), report.text
+
+
 def test_monitored_barrier_names_who_did_not_come(seed: int | None) -> None:
     rankloom.torch.install("gloo")  # torch.distributed has it for gloo only
 
@@ -205,6 +247,8 @@ def test_an_exception_whose_text_is_none(error: Exception, told: str, seed: int 
         ({"seed": "7"}, "seed is '7', want a whole number from 0 on"),
         ({"timeout": float("nan")}, "timeout is nan, want seconds, 0 or more"),
         ({"stall": -1}, "stall is -1, want seconds, 0 or more"),
+        ({"timeout": float("inf")}, "timeout is inf, want seconds that have an end"),
+        ({"stall": 1e300}, "stall is 1e+300, want seconds that have an end"),
         ({"stall": 0}, "stall is 0, want more seconds, or None for no limit"),
     ],
 )

@@ -39,6 +39,22 @@ def test_lines_of_code_that_comes_and_goes() -> None:
     assert {call.file for call in world.calls} == {"made.py"}
 
 
+def test_names_of_code_that_comes_and_goes() -> None:
+    """A name may lie where another one of that length lay."""
+    with rankloom.torch.fake_world(world_size=2) as world:
+        for number in range(20):
+            exec(compile("dist.barrier()", f"made{number:02}.py", "exec"), {"dist": dist})
+    assert [call.file for call in world.calls] == [f"made{number:02}.py" for number in range(20)]
+
+
+def test_a_name_that_is_not_ascii() -> None:
+    names = ["/home/j\u00fcrgen/\u0442\u0435\u0441\u0442.py", "/\u30c6\u30b9\u30c8/\U0001f600.py"]
+    with rankloom.torch.fake_world(world_size=2) as world:
+        for name in [*names, "/odd\udcff.py"]:  # a byte that is no UTF-8
+            exec(compile("dist.barrier()", name, "exec"), {"dist": dist})
+    assert [call.file for call in world.calls] == [*names, "/odd?.py"]
+
+
 def test_a_mismatch_is_told_once_and_every_rank_folds() -> None:
     def body(rank: int) -> None:
         x = torch.ones(3)

@@ -81,7 +81,9 @@ def test_all_reduce_dtypes(dtype: torch.dtype) -> None:
     on_ranks(body)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
+)
 def test_moves_of_any_dtype(dtype: torch.dtype) -> None:
     def body(rank: int) -> None:
         x = torch.tensor([rank, 1]).to(dtype)
@@ -229,6 +231,27 @@ def test_views_that_are_not_contiguous() -> None:
     on_ranks(body)
 
 
+def test_a_poll_that_finds_a_call_done_has_written_its_output(seed: int | None) -> None:
+    def body(rank: int) -> list[Any]:
+        x = torch.arange(6.0).view(2, 3).t() * (rank + 1)
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        return x.tolist()  # type: ignore[no-any-return]
+
+    assert on_ranks(body, seed=seed).results == [[[0, 18], [6, 24], [12, 30]]] * RANKS
+
+
+def test_a_result_is_waited_for(seed: int | None) -> None:
+    def body(rank: int) -> list[Any]:
+        x = torch.arange(6.0).view(2, 3).t() * (rank + 1)
+        [result] = dist.all_reduce(x, async_op=True).result()
+        assert result.data_ptr() == x.data_ptr()
+        return x.tolist()  # type: ignore[no-any-return]
+
+    assert on_ranks(body, seed=seed).results == [[[0, 18], [6, 24], [12, 30]]] * RANKS
+
+
 def test_sparse_all_reduce() -> None:
     def body(rank: int) -> None:
         x = torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (4,))
@@ -273,13 +296,24 @@ def test_an_output_whose_elements_share_memory_is_refused() -> None:
     on_ranks(body)
 
 
-def test_a_sum_with_a_factor() -> None:
+@pytest.mark.parametrize(("factor", "result"), [(2.0, 12.0), (torch.tensor([2.5]), 15.0)], ids=["number", "tensor"])
+def test_a_sum_with_a_factor(factor: Any, result: float) -> None:
     def body(rank: int) -> float:
         x = torch.tensor([1.0 + rank])
-        dist.all_reduce(x, dist._make_nccl_premul_sum(2.0))
+        dist.all_reduce(x, dist._make_nccl_premul_sum(factor))
         return x.item()
 
-    assert on_ranks(body).results == [12.0] * RANKS
+    assert on_ranks(body).results == [result] * RANKS
+
+
+@pytest.mark.parametrize(("op", "result"), [("BAND", 0b1000), ("BOR", 0b1111), ("BXOR", 0b1011)])
+def test_all_reduce_of_bits(op: str, result: int) -> None:
+    def body(rank: int) -> int:
+        x = torch.tensor([(0b1100, 0b1010, 0b1101)[rank]])
+        dist.all_reduce(x, getattr(dist.ReduceOp, op))
+        return int(x.item())
+
+    assert on_ranks(body).results == [result] * RANKS
 
 
 def test_works_and_futures(seed: int | None) -> None:

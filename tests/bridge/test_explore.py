@@ -72,6 +72,19 @@ def test_a_program_of_plain_collectives_is_verified() -> None:
     assert re.fullmatch(re.escape(again).replace(r"\{\}", r"\S+"), found.text), found.text
 
 
+@pytest.mark.parametrize("made", ["mesh", "groups"])
+def test_groups_that_overlap_are_made_in_each_ranks_order(made: str) -> None:
+    def program() -> None:
+        if made == "mesh":
+            dist.init_device_mesh("cpu", (2, 2))
+            return
+        for ranks in ([0, 1], [2, 3], [0, 2], [1, 3]):
+            dist.new_group(ranks)
+
+    report = rankloom.torch.explore(program, 4, runs=60)
+    assert report.ok, report.text
+
+
 def test_orders_that_can_differ_are_counted() -> None:
     found = rankloom.torch.explore(_right, 3)
     assert found.summary == "verified: all 6 schedules that can differ, in 6 runs", found.text  # of 3 add()s

@@ -711,6 +711,14 @@ def test_real_and_other_tensors_in_one_call_are_refused(kind: str, real: str) ->
         assert world.calls == []
 
 
+def test_a_future_of_fake_tensors_of_a_device_that_torch_has_not() -> None:
+    with fake_world(world_size=4), FakeTensorMode():
+        x = torch.ones(2, device="cuda")
+        future = dist.all_reduce(x, async_op=True).get_future()
+        future.wait()
+        assert future.value()[0].device.type == "cuda"
+
+
 # The sizes that the real group takes: as many elements, whatever their shapes and strides.
 def test_parts_of_other_shapes_are_passed_on() -> None:
     def numbers(*sizes: int) -> torch.Tensor:

@@ -195,6 +195,55 @@ def test_a_group_that_is_split(seed: int | None) -> None:
     assert results(body, 4, seed=seed) == [(1001.0, 0, 2), (110.0, 0, 2), (110.0, 1, 2), (1001.0, 1, 2)]
 
 
+def part_of_a_part(**options: Any) -> Any:
+    """Ranks 1 and 3, which are 0 and 2 of a group of ranks 1 to 3; None on the others."""
+    group: Any = dist.new_group([3, 2, 1], timeout=timedelta(seconds=9))  # torch sorts them
+    return group.split_group([0, 2], group_name="s", **options) if dist.get_rank() in (1, 3) else None
+
+
+def test_a_split_of_a_part_has_the_ranks_of_the_part(seed: int | None) -> None:
+    def body(rank: int) -> Any:
+        group = part_of_a_part()
+        if group is None:
+            return None
+        x = torch.tensor([10.0**rank])
+        group.allreduce([x]).wait()
+        return x.item(), group.rank(), group._get_backend(torch.device("cpu")).options.global_ranks_in_group
+
+    assert results(body, 4, seed=seed) == [None, (1010.0, 0, [1, 3]), None, (1010.0, 1, [1, 3])]
+
+
+def test_a_split_group_has_the_timeout_that_it_is_given_or_its_parents() -> None:
+    def body(rank: int, **options: Any) -> Any:
+        group = part_of_a_part(**options)
+        return group._get_backend(torch.device("cpu")).options._timeout.total_seconds() if group is not None else None
+
+    assert results(lambda rank: body(rank, timeout=timedelta(seconds=7)), 4) == [None, 7.0, None, 7.0]
+    assert results(body, 4) == [None, 9.0, None, 9.0]
+
+
+def test_calls_of_a_split_group_end_after_its_timeout() -> None:
+    def body(rank: int) -> None:
+        group = part_of_a_part(timeout=timedelta(seconds=7))
+        if rank == 3:
+            dist.distributed_c10d._get_default_store().wait(["never"], timedelta(hours=1))
+        if group is not None:
+            group.allreduce([torch.tensor([rank])]).wait()
+
+    report = rankloom.torch.run(body, 4, seed=1)
+    assert "rank 1, group s, all_reduce seq 1: timed out after 7s waiting for rank 3 [" in report.text, report.text
+
+
+def test_a_split_by_a_rank_that_the_group_lacks_is_refused(seed: int | None) -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            dist.group.WORLD.split_group([0, 5], group_name="s")  # type: ignore[union-attr]
+
+    report = rankloom.torch.run(body, 2, seed=seed)
+    text = "rank 0 failed: RuntimeError: split: rank 5 of a group of 2, want 0 <= rank < size"
+    assert report.text.startswith(text), report.text
+
+
 def test_a_mesh_of_four_dimensions(seed: int | None) -> None:
     def body(rank: int) -> Any:
         from torch.distributed.device_mesh import init_device_mesh

@@ -134,6 +134,27 @@ def test_a_future_has_the_calls_timeout() -> None:
     assert report.results[0] == "timed out", report.text
 
 
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_future_of_ranks_that_run_at_once_ends_with_its_call(chained: bool) -> None:
+    def program(rank: int) -> None:
+        if rank == 0:
+            future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+            (future.then(lambda done: done.value()) if chained else future).wait()
+
+    report = rankloom.torch.run(program, 2, parallel=True, timeout=30)
+    assert "Deadlock" in report.text and "rank 0 waits in all_reduce seq 1" in report.text, report.text
+
+
+def test_a_backward_pass_of_ranks_that_run_at_once_ends_with_its_calls() -> None:
+    def program(rank: int) -> None:
+        ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        if rank == 0:
+            ddp(torch.ones(1, 2)).sum().backward()
+
+    report = rankloom.torch.run(program, 2, parallel=True, timeout=30)
+    assert "Deadlock" in report.text and "rank 0 waits in all_reduce" in report.text, report.text
+
+
 def test_an_exception_of_a_callback() -> None:
     def program() -> None:
         def fails(future: Any) -> None:
@@ -156,6 +177,67 @@ def test_a_rank_that_fails_while_another_waits_for_a_future() -> None:
     for seed in range(5):
         report = rankloom.torch.run(program, 2, seed=seed)
         assert report.first_failed == 1 and report.outcomes[0][0] == "stopped", report.text
+
+
+# The results are those of c10d's WorkResult: SUCCESS is 0, TIMEOUT 1 and COMM_ERROR 2.
+def test_a_future_result_of_a_call_that_is_done(seed: int | None) -> None:
+    def program(rank: int) -> tuple[int, list[float]]:
+        x = torch.zeros(2, 2)[:, rank]
+        x.fill_(rank + 1)
+        result = dist.all_reduce(x, async_op=True).get_future_result().wait()
+        return result, x.tolist()
+
+    report = rankloom.torch.run(program, 2, seed=seed)
+    assert report.results == [(0, [3.0, 3.0])] * 2, report.text
+
+
+def test_a_future_result_of_a_call_that_times_out() -> None:
+    def program(rank: int) -> int:
+        if rank == 1:
+            with pytest.raises(dist.DistStoreError):
+                dist.distributed_c10d._get_default_store().wait(["never"], timedelta(seconds=12 * timeout))
+            return -1
+        return dist.all_reduce(torch.ones(1), async_op=True).get_future_result().wait()  # type: ignore[no-any-return]
+
+    timeout = 5.0
+    for seed in (None, *range(5)):
+        report = rankloom.torch.run(program, 2, seed=seed, timeout=timeout)
+        assert report.results == [1, -1], report.text
+    timeout = 0.2
+    report = rankloom.torch.run(program, 2, parallel=True, timeout=timeout)
+    assert report.results == [1, -1], report.text
+
+
+def test_a_future_result_of_a_call_that_is_aborted(seed: int | None) -> None:
+    def program(rank: int) -> int:
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 1:
+            store.wait(["called"])
+            dist.group.WORLD._get_backend(torch.device("cpu")).abort()  # type: ignore[union-attr]
+            return -1
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        store.set("called", "")
+        return work.get_future_result().wait()  # type: ignore[no-any-return]
+
+    report = rankloom.torch.run(program, 2, seed=seed)
+    assert report.results == [2, -1], report.text
+
+
+@pytest.mark.parametrize("name", ["get_future", "get_future_result"])
+def test_a_future_of_an_output_that_cannot_be_written_has_torchs_error(name: str, seed: int | None) -> None:
+    def program(rank: int) -> None:
+        x = torch.full((3, 2), rank + 1.0).t()  # its result is copied into it
+        work = dist.all_reduce(x, async_op=True)
+        if rank == 0:
+            x.resize_(7)
+            text = r"^The size of tensor a \(7\) must match the size of tensor b \(3\)"
+            with pytest.raises(RuntimeError, match=text):
+                getattr(work, name)().wait()
+        else:
+            getattr(work, name)().wait()
+            assert x.tolist() == [[3.0] * 3] * 2
+
+    rankloom.torch.run(program, 2, seed=seed).raise_if_failed()
 
 
 def layers() -> nn.Module:

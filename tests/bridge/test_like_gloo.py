@@ -44,15 +44,17 @@ def test_several_tensors_of_a_rank_are_reduced_too(gear: dict[str, Any]) -> None
             options.reduceOp = op
             dist.group.WORLD.allreduce(tensors, options).wait()
             made.append([t.item() for t in tensors])
-        masks = [torch.tensor([1 << rank]), torch.tensor([16])]
-        options = dist.AllreduceOptions()
-        options.reduceOp = ops.BOR
-        dist.group.WORLD.allreduce(masks, options).wait()
-        return [*made, [m.item() for m in masks]]
+        for op in (ops.BAND, ops.BOR, ops.BXOR):
+            masks = [torch.tensor([(6, 11, 3)[rank]]), torch.tensor([(12, 13, 21)[rank]])]
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            dist.group.WORLD.allreduce(masks, options).wait()
+            made.append([m.item() for m in masks])
+        return made
 
     # 1 2 3, 10 11 12 and 7 three times
     product = 1 * 2 * 3 * 10 * 11 * 12 * 7**3
-    assert results(body, 3, **gear) == [[[60] * 3, [product] * 3, [1] * 3, [12] * 3, [23, 23]]] * 3
+    assert results(body, 3, **gear) == [[[60] * 3, [product] * 3, [1] * 3, [12] * 3, [0, 0], [31, 31], [26, 26]]] * 3
 
 
 @gears
@@ -79,6 +81,52 @@ def test_outputs_that_share_memory_are_written_in_order(gear: dict[str, Any]) ->
         return [x.tolist(), t.item(), wide.tolist()]
 
     assert results(body, 3, **gear) == [[[3.0, -2.0], 6.0, [0.0, 10.0, 20.0, 21.0]]] * 3
+
+    def of_views(rank: int) -> list[Any]:
+        square, row, other = torch.zeros(2, 2), torch.zeros(3), torch.zeros(3)
+        part = torch.tensor([[10.0 * rank, 10.0 * rank + 1], [10.0 * rank + 2, 10.0 * rank + 3]])
+        dist.all_gather([square.t(), square], part)
+        dist.all_gather([row[::2], row[:2]], part[0])
+        dist.all_gather([other[:2], other[::2]], part[0])
+        return [square.tolist(), row.tolist(), other.tolist()]
+
+    assert results(of_views, 2, **gear) == [[[[10.0, 11.0], [12.0, 13.0]], [10.0, 11.0, 1.0], [10.0, 1.0, 11.0]]] * 2
+
+
+def test_a_group_asked_for_as_gloo_takes_no_other_shapes() -> None:
+    two, column = torch.ones(2), torch.zeros(2, 1)
+    calls: list[tuple[Any, str]] = [
+        (lambda: dist.all_gather([torch.zeros(2), column], two), "all_gather: invalid tensor size at index 1: have [2, 1], want [2]: "),
+        (lambda: dist.gather(two, [column, column], dst=0), "gather: invalid tensor size at index 0: have [2, 1], want [2]: "),
+        (lambda: dist.scatter(column, [two, two], src=0), "scatter: invalid tensor size at index 0: have [2], want [2, 1]: "),
+        (lambda: dist.reduce_scatter(column, [two, two]), "reduce_scatter: invalid tensor size at index 0: have [2], want [2, 1]: "),
+        (lambda: dist.all_gather_into_tensor(torch.zeros(2, 2), two), "all_gather_into_tensor: invalid tensor size: have [2, 2] of all "),
+        (lambda: dist.all_gather_into_tensor(torch.zeros(2), torch.tensor(1.0)), "all_gather_into_tensor: invalid tensor size: have [2] "),
+        (lambda: dist.reduce_scatter_tensor(two, torch.ones(2, 2)), "reduce_scatter_tensor: invalid tensor size: have [2, 2] of all "),
+    ]
+
+    def on_rank_0(call: Any) -> Any:
+        return lambda rank: call() if rank == 0 else None
+
+    for call, told in calls:
+        assert f"rank 0, {told}" in text_of(on_rank_0(call), 2, backend="gloo"), told
+
+    def others(rank: int) -> list[Any]:
+        all_of = torch.zeros(2, 2)
+        dist.all_gather_into_tensor(all_of, torch.tensor([rank, 10.0 + rank]))
+        whole = torch.zeros(4, 1)
+        dist.all_gather([whole[:2], whole[2:]], torch.tensor([rank, 20.0 + rank]))
+        return [all_of.tolist(), whole.tolist()]
+
+    want = [[[0.0, 10.0], [1.0, 11.0]], [[0.0], [20.0], [1.0], [21.0]]]
+    assert results(others, 2, backend="nccl") == results(others, 2) == [want] * 2
+
+    def well(rank: int) -> Any:
+        all_of = torch.zeros(4, 1)
+        dist.all_gather_into_tensor(all_of, torch.full((2, 1), float(rank)))
+        return all_of.flatten().tolist()
+
+    assert results(well, 2, backend="gloo") == [[0.0, 0.0, 1.0, 1.0]] * 2
 
 
 @gears
@@ -210,6 +258,27 @@ def test_a_backend_makes_devices_as_gloos_does() -> None:
         return type(backend.create_device(interface="lo")).__name__
 
     assert results(body, 2, backend="gloo") == ["Device", "Device"]
+
+
+def test_the_ddp_of_replicate_is_the_ranks_own() -> None:
+    from torch.distributed._composable.replicate import replicate
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Meets(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dist.barrier()
+            active[dist.get_rank()] = DistributedDataParallel._get_active_ddp_module()
+            return super().forward(x)
+
+    active: dict[int, Any] = {}
+
+    def body() -> Any:
+        replicate(Meets(2, 2))(torch.ones(1, 2))
+        return DistributedDataParallel._get_active_ddp_module()
+
+    assert results(body, 3, seed=1) == [None] * 3
+    assert len({id(ddp) for ddp in active.values()}) == 3
+    assert all(isinstance(ddp, DistributedDataParallel) for ddp in active.values())
 
 
 @gears
@@ -618,6 +687,48 @@ def test_queues_of_a_store_are_as_real_ones(gear: dict[str, Any]) -> None:
 
     told = text_of(fails, 2, backend=None, **gear)
     assert re.search(r'StoreError: rank 1, \S+ queue_pop key "[^"]*q": the queue is empty: have 0 values, want 1 \[', told), told
+
+
+@gears
+def test_keys_that_are_set_together_and_listed_are_as_in_real_stores(gear: dict[str, Any]) -> None:
+    def tries(store: dist.Store) -> list[Any]:
+        store.set("a", "1")
+        store.multi_set(["c", "d"], ["3", "4"])
+        got = [store.get("c"), store.get("d"), sorted(store.list_keys()), store.num_keys()]
+        store.delete_key("c")
+        return [*got, sorted(store.list_keys())]
+
+    def body(rank: int) -> list[Any]:
+        tcp = dist.TCPStore("localhost", 29500 + rank, is_master=True, wait_for_workers=False)
+        file, prefix = dist.FileStore(f"/nowhere/{rank}", 1), dist.PrefixStore("p", dist.HashStore())
+        return [tries(store) for store in (dist.HashStore(), file, tcp, prefix)]
+
+    real = tries(TCPStore("localhost", 0, is_master=True, wait_for_workers=False))
+    assert real == [b"3", b"4", ["a", "c", "d"], 3, ["a", "d"]]
+    assert tries(HashStore()) == tries(dist.PrefixStore("p", HashStore())) == real
+    assert results(body, 2, backend=None, **gear) == [[real] * 4] * 2
+    assert tries(rankloom.torch.HashStore()) == real
+
+
+@gears
+def test_keys_that_a_rank_sets_together_are_all_there_for_the_others(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> list[Any]:
+        store = dist.TCPStore("localhost", 29500, is_master=rank == 0, wait_for_workers=False)
+        store.multi_set([f"a{rank}", f"b{rank}"], [f"{rank}", f"{rank + 5}"])
+        store.wait([f"b{1 - rank}"])
+        return [store.multi_get([f"a{1 - rank}", f"b{1 - rank}"]), sorted(store.list_keys())]
+
+    keys = ["a0", "a1", "b0", "b1"]
+    assert results(body, 2, backend=None, **gear) == [[[b"1", b"6"], keys], [[b"0", b"5"], keys]]
+
+
+def test_keys_without_a_value_each_are_refused() -> None:
+    def body(rank: int) -> None:
+        dist.HashStore().multi_set(["c", "d"], ["3"])
+
+    assert "rank 0, HashStore multi_set: have 1 values, want one for each of 2 keys [" in text_of(body, 1, backend=None)
+    with pytest.raises(dist.DistStoreError, match="multiSet keys and values vectors must be of same size"):
+        TCPStore("localhost", 0, is_master=True, wait_for_workers=False).multi_set(["c", "d"], ["3"])
 
 
 @gears

@@ -1,6 +1,7 @@
 """rankloom's own drop-in test class."""
 
 import abc
+import typing
 import unittest
 
 import pytest
@@ -61,6 +62,27 @@ def test_a_job_that_is_refused_and_a_setup_that_fails_leave_torch_as_it_was() ->
         assert dist.distributed_c10d._world is world
         with rankloom.torch.fake_world(0, 2):
             pass
+
+
+def test_a_class_that_derives_from_ddp_may_have_a_metaclass() -> None:
+    class Named(typing.Protocol):
+        def name(self) -> str: ...
+
+    class Meta(abc.ABCMeta):
+        pass
+
+    class OfProtocol(torch.nn.parallel.DistributedDataParallel, Named):
+        def name(self) -> str:
+            return "named"
+
+    class OfMeta(torch.nn.parallel.DistributedDataParallel, metaclass=Meta):
+        pass
+
+    def program() -> None:
+        for kind in (OfProtocol, OfMeta):
+            kind(torch.nn.Linear(1, 1))(torch.ones(1, 1)).sum().backward()
+
+    rankloom.torch.run(program, 2).raise_if_failed()
 
 
 def test_a_class_that_derives_from_ddp_may_be_abstract() -> None:

@@ -355,21 +355,33 @@ def test_hydra_has_a_configuration_for_each_rank(options: list[str], tmp_path: p
 
 
 WORKERS = '''
+import os
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return 10.0 * int(os.environ["RANK"]) + i
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    data = TensorDataset(torch.arange(4.0) + dist.get_rank())
-    print([batch[0].tolist() for batch in DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="spawn")])
+    print([batch.tolist() for batch in DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="spawn")])
+    print(os.system("exit 1$RANK") >> 8, os.system("kill -9 $$"))
 '''
 
 
 def test_workers_of_a_loader_that_are_spawned(tmp_path: pathlib.Path) -> None:
     done = launch_text(tmp_path, WORKERS, "--nproc-per-node=2")
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[rank0]: [[0.0, 1.0], [2.0, 3.0]]", "[rank1]: [[1.0, 2.0], [3.0, 4.0]]"]
+    assert sorted(done.stdout.splitlines()) == [
+        "[rank0]: 10 9",
+        "[rank0]: [[0.0, 1.0], [2.0, 3.0]]",
+        "[rank1]: 11 9",
+        "[rank1]: [[10.0, 11.0], [12.0, 13.0]]",
+    ]
 
 
 STOPS = '''

@@ -390,9 +390,13 @@ TEST_F(FileStoreTest, APathThatCannotBeWrittenIsNamed) {
            {path_ + std::string("\0x", 2), "has a NUL in its name"}}) {
     const DistError error = error_of([&, path = path] { FileStore::open(path); });
     EXPECT_EQ(error.kind(), ErrorKind::kStoreError);
+    EXPECT_EQ(error.rank(), -1);
     EXPECT_THAT(error.what(), StartsWith("StoreError: FileStore open: file \""));
     EXPECT_THAT(error.what(), HasSubstr(why));
   }
+  run_world({.world_size = 2}, [](RankContext& rank) {
+    EXPECT_EQ(error_of([] { FileStore::open("/dev/null"); }).rank(), rank.rank());
+  }).throw_if_failed();
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   EXPECT_THAT(error_of([&] { FileStore::open(path_); }).what(), HasSubstr("have a pipe, want a regular file"));
 }

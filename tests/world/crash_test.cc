@@ -105,6 +105,19 @@ TEST_P(CrashDeathTest, OtherSignalsAreToldAlike) {
   }
 }
 
+TEST_P(CrashDeathTest, ALongNameIsCutOffAtTheEndOfItsLine) {
+  const auto crash = [this] {
+    (void)run_world(GetParam().options(1), [](RankContext& rank) {
+      const std::string file(600, 'n');
+      rank.store().set("a", "b", CodeSite{file.c_str(), 12});
+      write_to_low_address();
+    });
+  };
+  const std::string begin = "  its last point: store set [";
+  EXPECT_EXIT(crash(), KilledBySignal(SIGSEGV),
+              HasSubstr("\n" + begin + std::string(498 - begin.size(), 'n') + "\n  its stack:\n"));
+}
+
 TEST_P(CrashDeathTest, AnExceptionOutOfANoexceptFunctionNamesTheRank) {
   const auto crash = [this] {
     (void)run_world(GetParam().options(2), [](RankContext& rank) {
@@ -200,7 +213,9 @@ TEST(ExitDeathTest, ARankThatIsLeftByPthreadExitIsNamed) {
       if (rank.rank() == 1) pthread_exit(nullptr);
     });
   };
-  EXPECT_DEATH(ends(), "rankloom: fatal \\(rank 1\\): left by pthread_exit\\(\\), by the cancellation");
+  EXPECT_DEATH(ends(),
+               HasSubstr("rankloom: fatal (rank 1): left by pthread_exit(), by the cancellation of its thread or "
+                         "by an exception of another language, want it to return or to throw\n"));
 }
 
 TEST_P(CrashDeathTest, ARankThatCallsExitEndsTheProcess) {

@@ -171,6 +171,34 @@ TEST_F(EnvironmentTest, NamesHowMuchOfATraceIsKept) {
   }
 }
 
+// A run that a misspelt one was to repeat would go as ever, and pass.
+TEST_F(EnvironmentTest, AMisspeltOneIsRefused) {
+  for (const auto& [wrong, want] :
+       std::vector<std::pair<std::string, std::string>>{{"SEDE", "SEED"},
+                                                        {"SEEDS", "SEED"},
+                                                        {"SPEED", "SEED"},
+                                                        {"REPORTS", "REPORT"},
+                                                        {"SHEDUEL", "SCHEDULE"},
+                                                        {"REPLAY_RNUS", "REPLAY_RUN"},
+                                                        {"BREAKAT", "BREAK_AT"},
+                                                        {"STALLS_FATAL", "STALL_IS_FATAL"}}) {
+    const std::string name = "RANKLOOM_" + wrong;
+    setenv(name.c_str(), "1", 1);
+    const std::string text = name + " is no variable of rankloom, want RANKLOOM_" + want;
+    EXPECT_EQ(error(), text);
+    const RunReport report = run_world({.world_size = 2}, [](RankContext&) {});
+    EXPECT_THAT(report.text(), HasSubstr(text));
+    unsetenv(name.c_str());
+  }
+  // Others are a program's own.
+  for (const char* own : {"RANKLOOM_", "RANKLOOM_SEE_DS", "RANKLOOM_LOG", "RANKLOOM_REPLICAS",
+                          "RANKLOOM_SCHEDULES_OF_MINE", "RANKLOOM_TRACE"}) {
+    setenv(own, "1", 1);
+    EXPECT_EQ(applied().schedule.text(), WorldOptions().schedule.text()) << own;
+    unsetenv(own);
+  }
+}
+
 TEST_F(EnvironmentTest, NamesFaults) {
   EXPECT_TRUE(applied().faults.empty());
   setenv("RANKLOOM_FAULTS", "delay@rank=1,by=2s;seeded:7:0.01:crash", 1);

@@ -202,6 +202,9 @@ def rank(request: pytest.FixtureRequest) -> Any:
     """The rank that runs the test; needs @pytest.mark.ranks."""
     if _mark(request.node) is None:
         pytest.fail("the fixture rank needs @pytest.mark.ranks(n)", pytrace=False)
+    for name, definitions in request._pyfuncitem._fixtureinfo.name2fixturedefs.items():
+        if "rank" in definitions[-1].argnames:
+            pytest.fail(f"the fixture {name} asks for rank, which is there within the test only: fixtures are set up once, for all", pytrace=False)
     return _Here()
 
 

@@ -375,6 +375,21 @@ TEST_P(PlacedCallsTest, AnotherWarningOfTheGroupIsOfTheNextCall) {
   EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr("all_reduce seq 6: has waited 7ms for rank 1")));
 }
 
+TEST_P(PlacedCallsTest, ANumberIsNoListOfOne) {
+  run(2, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x(1, static_cast<float>(rank.rank() + 1));
+    for (const bool list : {true, true, false, false, true}) {
+      const TensorView view = list ? TensorView(x.data(), {1}) : TensorView(x.data(), std::initializer_list<int64_t>());
+      pg->all_reduce(view).wait();
+    }
+    std::vector<int64_t> dims;
+    for (const FlightEntry& entry : state_of(rank).recorder().entries()) dims.push_back(entry.shapes[0]);
+    EXPECT_THAT(dims, ElementsAre(1, 1, 0, 0, 1));
+    EXPECT_EQ(x[0], 48.0F);
+  });
+}
+
 TEST_P(PlacedCallsTest, RecordsHaveEachCallsOwnLineAndShape) {
   run(2, [](RankContext& rank) {
     auto pg = init_process_group(rank);

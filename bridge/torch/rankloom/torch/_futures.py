@@ -80,6 +80,8 @@ def _wait(self: Any) -> Any:
         _ext.let_pass(work)
     if _ext.scheduled():
         settle(self)
+    elif work is not None and not _originals["done"](self):
+        _ext.settle(work)  # where the scheduler sees it, and the call's timeout counts
     return _originals["wait"](self)
 
 

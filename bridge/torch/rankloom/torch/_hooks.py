@@ -5,11 +5,11 @@ Hooks on all modules, loss_parallel's handlers, the DistributedDataParallel whos
 
 from __future__ import annotations
 
-import abc
 import collections
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.nn.modules import module
@@ -49,32 +49,41 @@ class _Hooks(collections.OrderedDict[int, Any]):
 _active: dict[tuple[int, int], Any] = {}
 
 
-# Another one where torch has given it one, or where it stands for a class, as in the documentation's build.
-_Meta: Any = abc.ABCMeta if type(DistributedDataParallel) is type else type(DistributedDataParallel)
+def _active_ddp() -> Any:
+    return _active.get(_ext.acts_for())
 
 
-class _ActivePerRank(_Meta):  # type: ignore[misc]
-    """Of DistributedDataParallel: each rank has its own module whose forward runs, by which torch.compile splits what it compiles.
+def _set_active_ddp(ddp: Any) -> None:
+    if ddp is None:
+        _active.pop(_ext.acts_for(), None)
+    else:
+        _active[_ext.acts_for()] = ddp
 
-    Ranks that put back the one before theirs would leave another's behind, for good. A class that derives from it may be abstract.
+
+@contextlib.contextmanager
+def _inside_ddp_forward(self: Any) -> Iterator[None]:
+    """Each rank has its own module whose forward runs, by which torch.compile splits what it compiles.
+
+    Ranks that put back the one before theirs in an attribute of the class would leave another's behind, for good.
     """
+    before = _active_ddp()
+    _set_active_ddp(self)
+    try:
+        yield
+    finally:
+        _set_active_ddp(before)
 
-    def __instancecheck__(self, instance: Any) -> bool:
-        return super().__instancecheck__(instance) if "_abc_impl" in vars(self) else type.__instancecheck__(self, instance)
 
-    def __subclasscheck__(self, subclass: type) -> bool:
-        return super().__subclasscheck__(subclass) if "_abc_impl" in vars(self) else type.__subclasscheck__(self, subclass)
+class _DdpOfReplicate:
+    """DistributedDataParallel as replicate() has it, which makes one and tells the class when its forward runs."""
 
-    @property
-    def _active_ddp_module(self) -> Any:
-        return _active.get(_ext.acts_for())
+    _active_ddp_module = property(lambda _: _active_ddp(), lambda _, ddp: _set_active_ddp(ddp))
 
-    @_active_ddp_module.setter
-    def _active_ddp_module(self, ddp: Any) -> None:
-        if ddp is None:
-            _active.pop(_ext.acts_for(), None)
-        else:
-            _active[_ext.acts_for()] = ddp
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return DistributedDataParallel(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(DistributedDataParallel, name)
 
 
 def per_rank() -> None:
@@ -83,9 +92,9 @@ def per_rank() -> None:
         table = getattr(module, name)
         if not isinstance(table, _Hooks) and not table:
             setattr(module, name, _Hooks())
-    # The class itself is asked and told, by DDP, by replicate() and by torch.compile.
-    if not isinstance(DistributedDataParallel, _ActivePerRank):
-        DistributedDataParallel.__class__ = _ActivePerRank  # type: ignore[method-assign]
+    ddp: Any = DistributedDataParallel
+    ddp._inside_ddp_forward = _inside_ddp_forward
+    ddp._get_active_ddp_module = classmethod(lambda _: _active_ddp())
 
 
 _loss_mu = threading.Lock()
@@ -105,6 +114,9 @@ class _Unwatched(set[Any]):
 def adapt() -> None:
     """Adapts to ranks the state that torch's modules keep once for a process. Of those that are imported; idempotent."""
     _count_loss_parallel()
+    replicate = sys.modules.get("torch.distributed._composable.replicate")
+    if replicate is not None and getattr(replicate, "DistributedDataParallel", None) is DistributedDataParallel:
+        replicate.DistributedDataParallel = _DdpOfReplicate()  # type: ignore[attr-defined]
     profiler = getattr(sys.modules.get("torch.distributed.fsdp._debug_utils"), "SimpleProfiler", None)
     if profiler is not None and not isinstance(profiler.profiling, _Unwatched):
         profiler.profiling = _Unwatched()

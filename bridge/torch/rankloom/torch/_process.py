@@ -5,6 +5,7 @@ While scripts() is open, what a rank thread (or a thread that it started) asks o
 
 from __future__ import annotations
 
+import _posixsubprocess
 import atexit
 import builtins
 import contextlib
@@ -459,6 +460,24 @@ def _popen(original: Any) -> Any:
     return init
 
 
+def _fork_exec(original: Any) -> Any:
+    """Of multiprocessing's "spawn", which names no environment."""
+
+    def fork_exec(*args: Any) -> Any:
+        if process() is not None and len(args) > 5 and args[5] is None:
+            environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
+            args = (*args[:5], environment, *args[6:])
+        return original(*args)
+
+    return fork_exec
+
+
+def _system(own: Process, command: Any) -> int:
+    """C's would have the environment of the process."""
+    code = subprocess.call(command, shell=True)
+    return code << 8 if code >= 0 else -code
+
+
 def _register(original: Any) -> Any:
     def register(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         own = process()
@@ -515,6 +534,8 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
         replace(os, "fork", _on_rank(os.fork, _refuses("os.fork", instead)))
         replace(os, "forkpty", _on_rank(os.forkpty, _refuses("os.forkpty", instead)))
         replace(os, "_exit", _on_rank(os._exit, _os_exit))
+        replace(os, "system", _on_rank(os.system, _system))
+        replace(_posixsubprocess, "fork_exec", _fork_exec(_posixsubprocess.fork_exec))
         replace(signal, "getsignal", _on_rank(signal.getsignal, _getsignal(signal.getsignal)))
         replace(signal, "signal", _on_rank(signal.signal, _signal))
         replace(threading.Thread, "start", _start(threading.Thread.start))

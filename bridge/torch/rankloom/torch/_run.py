@@ -222,6 +222,8 @@ def check_options(
     for name, seconds in (("timeout", timeout), ("stall", stall)):
         if seconds is not None and not seconds >= 0:
             raise ValueError(f"{name} is {seconds!r}, want seconds, 0 or more")
+        if seconds is not None and seconds > datetime.timedelta.max.total_seconds():
+            raise ValueError(f"{name} is {seconds!r}, want seconds that have an end")
     if stall == 0:
         raise ValueError("stall is 0, want more seconds, or None for no limit")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
