@@ -53,7 +53,7 @@ absl::Status bad_variable(const char* name, const char* value, std::string_view 
 }
 
 constexpr std::string_view kPrefix = "RANKLOOM_";
-// All that runs read, here and in run_report_files.cc, without the prefix.
+// All that runs read, without the prefix. Those of the table in docs/testing.md: a new one belongs into both.
 constexpr std::string_view kVariables[] = {"BREAK_AT", "ENGINE",     "FAULTS",      "RANKS",
                                            "REPLAY",   "REPLAY_RUN", "REPORT",      "SCHEDULE",
                                            "SEED",     "TRACE_DIR",  "TRACE_LIMIT", "STALL_IS_FATAL"};

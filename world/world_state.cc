@@ -591,7 +591,7 @@ std::shared_ptr<const Group> WorldState::next_world_group(RankState& rank, std::
   }
   std::shared_ptr<const Group> group = world_groups_[at].group;
   if (group != world_group_) asks(*group, rank.rank());
-  if (keeps_all_groups_) rank.groups_made_.push_back(group->name());
+  if (keeps_all_groups_ && group != world_group_) rank.groups_made_.push_back(group->name());
   ++world_groups_[at].ranks;
   for (; !world_groups_.empty() && world_groups_.front().ranks == size(); ++world_groups_before_)
     world_groups_.pop_front();

@@ -256,8 +256,8 @@ class WorldState : public Kept {
   void leave_group_absent(const Group& group, int members);
   // groups() and groups_made() have all groups of the run: for code that compares runs. To be called before the run.
   void keep_all_groups();
-  // The groups that the rank has asked for or made with others, by name, in the order in which it got them: not that of
-  // groups(), of which the first rank to come decides. Empty without keep_all_groups().
+  // The groups beside the world's that the rank has asked for or made with others, by name, in the order in which the
+  // rank got them: not that of groups(), of which the first rank to come decides. Empty without keep_all_groups().
   std::vector<std::string> groups_made(int rank);
   void gets_group(const Group& group, int rank);
   bool keeps_all_groups() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return keeps_all_groups_; }  // written before the run

@@ -252,6 +252,7 @@ void Job::leave(int rank, std::string_view failure) {
     is_last = --running_ == 0;
   }
   if (is_last && swaps_random_) {
+    random_over_ = true;
     random_.back()->restore();
     const int from = random_owner_.load(std::memory_order_relaxed);
     if (from >= 0 && swap_python_random_ && python_hooks().swap_random) python_hooks().swap_random(id_, from, -1);
@@ -347,6 +348,7 @@ std::string Job::skip_reason() const {
 void Job::swap_random(int rank) {
   int acting_rank = -1;
   if (acting(&acting_rank).get() != this || acting_rank != rank) return;  // a thread beside the ranks
+  if (random_over_) return;  // a helper that outlasts the ranks: the state is the process's again
   const int from = random_owner_.load(std::memory_order_relaxed);
   const std::shared_ptr<const RandomState>& next = random_[static_cast<size_t>(rank)];
   std::shared_ptr<const RandomState> here;

@@ -142,7 +142,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   std::mutex report_mu_;  // held while a report is made: the last rank's thread and the job's owner may ask at once
 
-  std::atomic<int> random_owner_{-1};  // the baton holder writes
+  std::atomic<int> random_owner_{-1};      // the baton holder writes
+  std::atomic<bool> random_over_ = false;  // all ranks have left
   // By rank, and last the state that was there before.
   std::vector<std::shared_ptr<const RandomState>> random_;
 };

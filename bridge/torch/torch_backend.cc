@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -85,14 +86,21 @@ struct TorchBackend::Asked {
 };
 
 struct TorchBackend::Coalesced {
+  explicit Coalesced(std::shared_ptr<Job> of) : job(std::move(of)) {}
+  ~Coalesced() { let_go(job.get(), std::move(works)); }
+  Coalesced(const Coalesced&) = delete;
+  Coalesced& operator=(const Coalesced&) = delete;
+  const std::shared_ptr<Job> job;
   std::vector<rankloom::Work> works;
   std::vector<std::shared_ptr<HeldTensors>> held;
   std::vector<at::Tensor> results;
 };
 
 void TorchBackend::startCoalescing() {
+  // One that an exception left behind goes without the lock.
+  auto other = std::make_unique<Coalesced>(job_);
   const std::lock_guard<std::mutex> lock(mu_);
-  coalesced_ = std::make_unique<Coalesced>();
+  coalesced_.swap(other);
   coalesces_ = true;
 }
 
@@ -307,6 +315,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::issue(c10d::OpType type, const Buff
   const bool on_device = buffers.held() != nullptr && buffers.held()->device().has_value();
   if (coalesces_ || on_device || c10d::allow_inflight_collective_as_graph_input()) asked.waits = false;
   std::vector<rankloom::Work> works;
+  const absl::Cleanup gone = [this, &works] { let_go(job_.get(), std::move(works)); };
   const int rank = group_->global_rank();
   if (record_ != nullptr) {
     issue_recorded(buffers, asked.waits, times, body, works);
@@ -340,7 +349,7 @@ void TorchBackend::check_root(const char* op, int64_t root) const {
 }
 
 void TorchBackend::check_like_gloo(const char* op, at::ArrayRef<at::Tensor> tensors, const at::Tensor& one) const {
-  if (name_ != "gloo" || fake_) return;
+  if (name_ != "gloo" || fake_ || !one.is_cpu()) return;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined() || !one.defined()) continue;  // refused by name below
     TORCH_CHECK(tensors[i].sizes() == one.sizes(), "rank ", group_->global_rank(), ", ", op,
@@ -350,7 +359,7 @@ void TorchBackend::check_like_gloo(const char* op, at::ArrayRef<at::Tensor> tens
 }
 
 void TorchBackend::check_parts_like_gloo(const char* op, const at::Tensor& whole, const at::Tensor& part) const {
-  if (name_ != "gloo" || fake_ || !whole.defined() || !part.defined()) return;
+  if (name_ != "gloo" || fake_ || !whole.defined() || !part.defined() || !part.is_cpu()) return;
   std::vector<int64_t> want = part.sizes().vec();
   if (!want.empty()) want[0] *= size_;
   TORCH_CHECK(!want.empty() && whole.sizes() == want, "rank ", group_->global_rank(), ", ", op,
@@ -421,7 +430,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
   std::vector<at::Tensor> counts{at::tensor(numbers, at::kLong)};
   std::vector<std::vector<at::Tensor>> all_counts(1);
   for (size_t i = 0; i < n; ++i) all_counts[0].push_back(at::empty({3 + kMostDims}, at::kLong));
-  allgather(all_counts, counts, {})->wait();
+  gather_all(all_counts, counts, {})->wait();
   std::vector<std::vector<at::Tensor>> all_indices(1), all_values(1);
   for (size_t i = 0; i < n; ++i) {
     const int64_t nnz = all_counts[0][i][0].item<int64_t>();
@@ -437,8 +446,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_sparse(std::vector<at::Te
     all_values[0].push_back(at::empty(sizes, mine.values().options()));
   }
   std::vector<at::Tensor> indices{mine.indices().contiguous()}, values{mine.values().contiguous()};
-  allgather(all_indices, indices, {})->wait();
-  const c10::intrusive_ptr<c10d::Work> work = allgather(all_values, values, {});
+  gather_all(all_indices, indices, {})->wait();
+  const c10::intrusive_ptr<c10d::Work> work = gather_all(all_values, values, {});
   work->wait();
   const at::AutoDispatchBelowADInplaceOrView guard;
   const at::Tensor sum =
@@ -466,6 +475,12 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   TORCH_CHECK(outputs.size() == inputs.size(), "all_gather: have ", outputs.size(), " output lists and ", inputs.size(),
               " input tensors, want as many of each");
   for (size_t i = 0; i < inputs.size(); ++i) check_like_gloo("all_gather", outputs[i], inputs[i]);
+  return gather_all(outputs, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> TorchBackend::gather_all(const std::vector<std::vector<at::Tensor>>& outputs,
+                                                        const std::vector<at::Tensor>& inputs,
+                                                        const c10d::AllgatherOptions& opts) {
   Buffers held = buffers("all_gather", true);
   const std::vector<TensorView> in = held.ins(inputs);
   std::vector<std::vector<TensorView>> out;
@@ -485,7 +500,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather(std::vector<std::vector<a
   if (fake_ && passes_through(flat(outputs))) {
     const at::AutoDispatchBelowAutograd guard;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      for (at::Tensor& output : outputs[i]) pass_on(inputs[i], output);
+      for (const at::Tensor& output : outputs[i]) pass_on(inputs[i], output);
     }
   }
   return work;
@@ -519,12 +534,20 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
               " output lists, want one a rank = ", size_);
   Buffers held = buffers("all_gather_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
-  std::vector<std::vector<TensorView>> out(inputs.size());
-  for (const std::vector<at::Tensor>& list : outputs) {
-    TORCH_CHECK(list.size() == inputs.size(), "all_gather_coalesced: an output list has ", list.size(),
-                " tensors, want one an input = ", inputs.size());
-    for (size_t i = 0; i < list.size(); ++i) out[i].push_back(held.out(list[i]));
+  std::vector<at::Tensor> by_input;  // the members' outputs of the first, of the second, ...
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (const std::vector<at::Tensor>& list : outputs) {
+      TORCH_CHECK(list.size() == inputs.size(), "all_gather_coalesced: an output list has ", list.size(),
+                  " tensors, want one an input = ", inputs.size());
+      check_like_gloo("all_gather_coalesced", {&list[i], 1}, inputs[i]);
+      by_input.push_back(list[i]);
+    }
   }
+  const std::vector<TensorView> views = held.outs(by_input);
+  std::vector<std::vector<TensorView>> out;
+  for (size_t i = 0; i < views.size(); i += outputs.size())
+    out.emplace_back(views.begin() + static_cast<ptrdiff_t>(i),
+                     views.begin() + static_cast<ptrdiff_t>(i + outputs.size()));
   auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, Asked(opts), flat(outputs), static_cast<int>(in.size()),
                     [&](int i, const CallOptions& options, CodeSite code) {
                       return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
@@ -540,6 +563,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COALESCED(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
+  for (size_t i = 0; i < std::min(inputs.size(), outputs.size()); ++i)
+    check_parts_like_gloo("all_gather_into_tensor_coalesced", outputs[i], inputs[i]);
   Buffers held = buffers("all_gather_into_tensor_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
@@ -636,6 +661,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE_COALESCED(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
+  for (size_t i = 0; i < std::min(inputs.size(), outputs.size()); ++i)
+    check_parts_like_gloo("reduce_scatter_tensor_coalesced", inputs[i], outputs[i]);
   Buffers held = buffers("reduce_scatter_tensor_coalesced", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> in = held.ins(inputs);

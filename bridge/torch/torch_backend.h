@@ -115,8 +115,10 @@ class TorchBackend final : public c10d::Backend {
     return !outputs.empty() && passes_through(outputs[0]);
   }
   void check_root(const char* op, int64_t root) const;
-  // Of a group that was asked for as gloo, which compares shapes where others compare numbers of elements: each of
-  // `tensors` is like `one`.
+  c10::intrusive_ptr<c10d::Work> gather_all(const std::vector<std::vector<at::Tensor>>& outputs,
+                                            const std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts);
+  // Of tensors on the CPU in a group that was asked for as gloo, which compares shapes where others compare numbers of
+  // elements: each of `tensors` is like `one`.
   void check_like_gloo(const char* op, at::ArrayRef<at::Tensor> tensors, const at::Tensor& one) const;
   // The same of the ranks' parts of `whole`, which lie behind each other along the first dimension.
   void check_parts_like_gloo(const char* op, const at::Tensor& whole, const at::Tensor& part) const;

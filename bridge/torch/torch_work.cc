@@ -72,12 +72,15 @@ TorchWork::~TorchWork() {
     works_.clear();
     return;
   }
-  if (job_ == nullptr || works_.empty() || !job_->deterministic()) return;
-  // Where the last handle on a call goes, others may get their turn. Python's collector may do that on another rank.
+  let_go(job_.get(), std::move(works_));
+}
+
+void let_go(Job* job, std::vector<rankloom::Work> works) noexcept {
+  if (job == nullptr || works.empty() || !job->deterministic()) return;
   const GilRelease no_gil;
-  works_.clear();
-  int rank = -1;
-  if (const std::shared_ptr<Job> job = Job::acting(&rank); job != nullptr) job->after_point(rank);
+  works.clear();
+  int rank = -1;  // Python's collector may let go of works on another rank
+  if (const std::shared_ptr<Job> here = Job::acting(&rank); here != nullptr) here->after_point(rank);
 }
 
 bool TorchWork::done() const {
@@ -420,17 +423,20 @@ void TorchWork::look_at_futures() const {
 }
 
 // A future waits on a condition variable of torch's, which the scheduler cannot see. Under the baton nobody else would
-// ever run. So its owner waits by a gate: Python's wait() does, and, where calls complete late, a backward pass at its
-// end, where DDP's reducer waits; for all others the calls are awaited here.
+// ever run, and among free threads a call's timeout and a deadlock would end nobody. So its owner waits by a gate:
+// Python's wait() does, and, among free threads and where calls complete late, a backward pass at its end, where DDP's
+// reducer waits; for all others the calls are awaited here.
 void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
   if (job_ == nullptr) return;
   const WorldOptions& options = job_->world().scheduler().options();
-  const bool late = options.late_completion.value_or(options.schedule.explores());
+  const bool free = !job_->deterministic();
+  const bool late = free || options.late_completion.value_or(options.schedule.explores());
   const bool backward = torch::autograd::get_current_graph_task_id() >= 0;
-  // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on.
-  const bool later = backward ? late && !futures_come_later() : futures_come_later();
-  const bool in_backward = backward && (later || !job_->deterministic());
-  if (job_->deterministic() && (done() || !later)) settle();
+  // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on. Among
+  // free threads these go on by themselves, and Python waits by its own.
+  const bool in_backward = backward && late && !futures_come_later();
+  const bool later = in_backward || (futures_come_later() && (free || !backward));
+  if (!later || (!free && done())) settle();
   pending->begun = std::make_unique<FutureGate>(job_, rank_);
   pending->ended = std::make_unique<FutureGate>(job_, rank_);
   if (!joins_order(pending)) {

@@ -54,7 +54,7 @@ class TorchWork final : public c10d::Work {
   // thread would want the interpreter's.
   bool is_fake() const { return job_ == nullptr; }
 
-  // Waits as wait() does; how the calls ended is in their future. Under a schedule, for a rank that waits for it.
+  // Waits as wait() does; how the calls ended is in their future. For a rank that waits for it.
   void settle();
   // Tells an explored run that the calling task looks at the futures that were given out.
   void look_at_futures() const;
@@ -77,7 +77,7 @@ class TorchWork final : public c10d::Work {
   // Of one that is done(): without error.
   bool ended_well() const;
   c10::intrusive_ptr<c10::ivalue::Future> future(bool of_result);
-  // Under a schedule: the future may be complete later than it is given out; else this waits for the calls.
+  // Waits for the calls unless the future may be complete later than it is given out.
   void come_later_or_settle(const std::shared_ptr<Pending>& pending);
   std::vector<std::shared_ptr<Pending>> given_out() const;  // futures that come later
   bool futures_over() const;
@@ -95,6 +95,10 @@ class TorchWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> futures_[2];  // of the tensors, of the outcome
   std::vector<std::shared_ptr<Pending>> pending_;       // under a schedule: of futures that came later
 };
+
+// Lets go of handles on calls of the job (null: of none), where others may get their turn: the random state is that of
+// the calling thread's rank again.
+void let_go(Job* job, std::vector<rankloom::Work> works) noexcept;
 
 // Python's reference to a work. As c10d's own it lets go of the interpreter lock where the last reference goes, but for
 // works of fake groups, for which that would cost more than they do.

@@ -56,8 +56,12 @@ std::string gist(const std::string& text) {
 bool same_faults(const FaultPlan& a, const FaultPlan& b) { return (a.empty() && b.empty()) || a.text() == b.text(); }
 
 void look_at_groups(World& world, Outcome* outcome) {
+  const std::vector<std::shared_ptr<const Group>> all_groups = world.groups();
+  if (all_groups.size() <= 1) return;
   for (int rank = 0; rank < world.size(); ++rank) {
-    outcome->groups_made.push_back(state_of(world).groups_made(rank));
+    std::vector<std::string>& made = outcome->groups_made.emplace_back();
+    made.push_back(all_groups[0]->name());
+    for (std::string& name : state_of(world).groups_made(rank)) made.push_back(std::move(name));
     std::vector<std::string>& called = outcome->groups_called.emplace_back();
     for (const std::string& name : state_of(world).context(rank).groups_called()) {
       if (std::find(called.begin(), called.end(), name) == called.end()) called.push_back(name);

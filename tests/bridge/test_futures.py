@@ -155,6 +155,45 @@ def test_a_backward_pass_of_ranks_that_run_at_once_ends_with_its_calls() -> None
     assert "Deadlock" in report.text and "rank 0 waits in all_reduce" in report.text, report.text
 
 
+def test_a_backward_pass_of_ranks_that_run_at_once_waits_for_no_future_of_a_hook() -> None:
+    def program(rank: int) -> float:
+        weight = nn.Parameter(torch.ones(1))
+        futures = []
+        weight.register_post_accumulate_grad_hook(
+            lambda p: futures.append(dist.all_reduce(p.grad, async_op=True).get_future())  # type: ignore[arg-type]
+        )
+        loss = weight * (rank + 2.0)
+        if rank == 0:
+            loss.backward()
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+            loss.backward()
+        futures[0].wait()
+        assert weight.grad is not None
+        return weight.grad.item()
+
+    report = rankloom.torch.run(program, 2, parallel=True)
+    assert report.results == [5.0, 5.0], report.text
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_a_rank_that_has_joined_does_not_outlast_a_deadlock(hook: bool) -> None:
+    def program(rank: int) -> None:
+        ddp = DistributedDataParallel(nn.Linear(2, 2))
+        if hook:
+            ddp.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
+                lambda done: done.value()[0]))  # fmt: skip
+        with ddp.join():
+            if rank == 1:
+                ddp(torch.ones(1, 2))
+                dist.recv(torch.ones(1), 0)
+
+    for gear in ({"parallel": True}, {"seed": 3}):
+        report = rankloom.torch.run(program, 2, timeout=30, stall=20, **gear)  # type: ignore[arg-type]
+        assert "Deadlock" in report.text and "rank 1 waits in recv" in report.text, (gear, report.text)
+
+
 def test_an_exception_of_a_callback() -> None:
     def program() -> None:
         def fails(future: Any) -> None:

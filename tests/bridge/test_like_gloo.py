@@ -88,9 +88,13 @@ def test_outputs_that_share_memory_are_written_in_order(gear: dict[str, Any]) ->
         dist.all_gather([square.t(), square], part)
         dist.all_gather([row[::2], row[:2]], part[0])
         dist.all_gather([other[:2], other[::2]], part[0])
-        return [square.tolist(), row.tolist(), other.tolist()]
+        both = torch.zeros(2, 2)
+        world: Any = dist.group.WORLD
+        world.allgather_coalesced([[both.t()], [both]], [part]).wait()
+        return [square.tolist(), row.tolist(), other.tolist(), both.tolist()]
 
-    assert results(of_views, 2, **gear) == [[[[10.0, 11.0], [12.0, 13.0]], [10.0, 11.0, 1.0], [10.0, 1.0, 11.0]]] * 2
+    last = [[10.0, 11.0], [12.0, 13.0]]
+    assert results(of_views, 2, **gear) == [[last, [10.0, 11.0, 1.0], [10.0, 1.0, 11.0], last]] * 2
 
 
 def test_a_group_asked_for_as_gloo_takes_no_other_shapes() -> None:
@@ -103,7 +107,17 @@ def test_a_group_asked_for_as_gloo_takes_no_other_shapes() -> None:
         (lambda: dist.all_gather_into_tensor(torch.zeros(2, 2), two), "all_gather_into_tensor: invalid tensor size: have [2, 2] of all "),
         (lambda: dist.all_gather_into_tensor(torch.zeros(2), torch.tensor(1.0)), "all_gather_into_tensor: invalid tensor size: have [2] "),
         (lambda: dist.reduce_scatter_tensor(two, torch.ones(2, 2)), "reduce_scatter_tensor: invalid tensor size: have [2, 2] of all "),
+        (lambda: coalesced(lambda: dist.all_gather_into_tensor(torch.zeros(2, 2), two)), "all_gather_into_tensor_coalesced: invalid "),
+        (lambda: coalesced(lambda: dist.reduce_scatter_tensor(two, torch.ones(2, 2))), "reduce_scatter_tensor_coalesced: invalid "),
+        (lambda: world().allgather_coalesced([[two], [column]], [torch.ones(2)]), "all_gather_coalesced: invalid tensor size at index 0: "),
     ]
+
+    def world() -> Any:
+        return dist.group.WORLD
+
+    def coalesced(call: Any) -> None:
+        with dist.distributed_c10d._coalescing_manager():
+            call()
 
     def on_rank_0(call: Any) -> Any:
         return lambda rank: call() if rank == 0 else None
@@ -130,14 +144,15 @@ def test_a_group_asked_for_as_gloo_takes_no_other_shapes() -> None:
 
 
 @gears
-def test_several_sparse_tensors(gear: dict[str, Any]) -> None:
+@pytest.mark.parametrize("backend", ["rankloom", "gloo"])
+def test_several_sparse_tensors(backend: str, gear: dict[str, Any]) -> None:
     def body(rank: int) -> list[Any]:
-        mine = torch.sparse_coo_tensor([[rank, 2]], [1.0, 10.0], (4,))
+        mine = torch.sparse_coo_tensor([[rank, 2]] if rank == 0 else [[rank]], [1.0, 10.0][: 2 - rank], (4,))
         other = torch.sparse_coo_tensor([[3]], [100.0 + rank], (4,))
         dist.group.WORLD.allreduce([mine, other]).wait()
         return [mine.to_dense().tolist(), other.to_dense().tolist()]
 
-    assert results(body, 2, **gear) == [[[1.0, 1.0, 20.0, 201.0]] * 2] * 2
+    assert results(body, 2, backend=backend, **gear) == [[[1.0, 1.0, 10.0, 201.0]] * 2] * 2
 
 
 REFUSED = [

@@ -39,8 +39,16 @@ def test_without_a_mark(rank):
 def seeded(rank):
     return rank + 1
 
+@pytest.fixture
+def late(request):
+    return request.getfixturevalue("rank") + 1
+
 @pytest.mark.ranks(2)
 def test_of_a_fixture_that_asks(seeded):
+    pass
+
+@pytest.mark.ranks(2)
+def test_of_a_fixture_that_asks_late(late):
     pass
 '''
 
@@ -63,12 +71,13 @@ def run_pytest(
 
 def test_the_plugin(tmp_path: pathlib.Path) -> None:
     done = run_pytest(tmp_path, FILE, "--junit-xml=out.xml", "-rs", "test_it.py")
-    assert re.search(r"1 failed, 1 passed, 1 skipped, 2 errors", done.stdout), done.stdout + done.stderr
+    assert re.search(r"1 failed, 1 passed, 1 skipped, 3 errors", done.stdout), done.stdout + done.stderr
     assert "rank 1 failed" in done.stdout and "assert 1 != 1" in done.stdout
     assert "RANKLOOM_SEED=8" in done.stdout
     assert "not here" in done.stdout
     assert "the fixture rank needs @pytest.mark.ranks(n)" in done.stdout
-    assert "the fixture seeded asks for rank, which is there within the test only: " in done.stdout
+    for name in ("seeded", "late"):
+        assert f"the fixture {name} asks for rank, which is there within the test only: " in done.stdout
     xml = (tmp_path / "out.xml").read_text()
     assert 'name="rankloom_seed" value="8"' in xml and 'name="rankloom_rank" value="1"' in xml
     assert 'name="rankloom_schedule" value="seeded:8"' in xml

@@ -85,6 +85,7 @@ def test_the_random_state_is_the_ranks_behind_every_call_that_lets_others_run() 
     def body(rank: int) -> bool:
         own = torch.Generator().manual_seed(rank)
         torch.manual_seed(rank)
+        world: Any = dist.group.WORLD
         same = []
 
         def look() -> None:
@@ -100,6 +101,15 @@ def test_the_random_state_is_the_ranks_behind_every_call_that_lets_others_run() 
             work.wait()
             dist.all_reduce(torch.ones(1), async_op=True)  # its last handle goes
             look()
+            kept, one = [torch.ones(2), torch.ones(2)], torch.ones(1)
+            with pytest.raises(dist.DistBackendError, match="want size = 2"):
+                world.allgather([[torch.ones(1), torch.ones(1)], [one]], [one, one])  # the first call is made, and goes
+            look()
+            for x in kept:  # the second one takes the place of what an exception has left of the first
+                world._start_coalescing(torch.device("cpu"))
+                world.allreduce([x])
+            look()
+            world._end_coalescing(torch.device("cpu")).wait()
 
             def of_callback(_: Any) -> None:
                 store.add("n", 1)
@@ -110,7 +120,7 @@ def test_the_random_state_is_the_ranks_behind_every_call_that_lets_others_run() 
         assert group is not None
         group._get_backend(torch.device("cpu")).abort()
         look()
-        return all(same) and len(same) == 13
+        return all(same) and len(same) == 19
 
     for seed in range(1, 9):
         report = rankloom.torch.run(body, 2, seed=seed)

@@ -369,7 +369,9 @@ class Data(Dataset):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     print([batch.tolist() for batch in DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="spawn")])
-    print(os.system("exit 1$RANK") >> 8, os.system("kill -9 $$"))
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    print(os.system("exit 1$RANK") >> 8, os.system("kill -9 $$"), os.system(f"echo $RANK >&{write}"), os.read(read, 1))
 '''
 
 
@@ -377,9 +379,9 @@ def test_workers_of_a_loader_that_are_spawned(tmp_path: pathlib.Path) -> None:
     done = launch_text(tmp_path, WORKERS, "--nproc-per-node=2")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        "[rank0]: 10 9",
+        "[rank0]: 10 9 0 b'0'",
         "[rank0]: [[0.0, 1.0], [2.0, 3.0]]",
-        "[rank1]: 11 9",
+        "[rank1]: 11 9 0 b'1'",
         "[rank1]: [[10.0, 11.0], [12.0, 13.0]]",
     ]
 

@@ -797,6 +797,22 @@ TEST(ExploreOnFibersTest, AGroupThatAnotherRankAskedForBeforeIsInTheRanksOwnOrde
   }
 }
 
+// Ranks may make and call the group of all ranks, or not, as the schedule has it.
+TEST(ExploreOnFibersTest, DoesNotCompareWhoUsesTheOnlyGroup) {
+  const auto one_sends = [](RankContext& rank) {
+    if (rank.rank() > 0 && rank.store().add("first", 1) != 1) return;
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1};
+    if (rank.rank() == 0) {
+      pg->recv_any(x).wait();
+    } else {
+      pg->send(x, 0).wait();
+    }
+  };
+  const ExploreReport report = explore({.world = fibers(3), .strategies = {Strategy::exhaustive()}}, one_sends);
+  EXPECT_TRUE(report.verified) << report.text();
+}
+
 TEST(ExploreOnFibersTest, ComparesGroupsThatOneOfTwoRunsMakes) {
   const auto made_at_times = [](RankContext& rank) {
     auto pg = init_process_group(rank);

@@ -202,9 +202,11 @@ def rank(request: pytest.FixtureRequest) -> Any:
     """The rank that runs the test; needs @pytest.mark.ranks."""
     if _mark(request.node) is None:
         pytest.fail("the fixture rank needs @pytest.mark.ranks(n)", pytrace=False)
-    for name, definitions in request._pyfuncitem._fixtureinfo.name2fixturedefs.items():
-        if "rank" in definitions[-1].argnames:
-            pytest.fail(f"the fixture {name} asks for rank, which is there within the test only: fixtures are set up once, for all", pytrace=False)
+    asked = [getattr(getattr(request, "_parent_request", None), "fixturename", None)]
+    asked += [name for name, all_of in request._pyfuncitem._fixtureinfo.name2fixturedefs.items() if any("rank" in one.argnames for one in all_of)]
+    for name in filter(None, asked):
+        text = "which is there within the test only: fixtures are set up once, for all ranks"
+        pytest.fail(f"the fixture {name} asks for rank, {text}", pytrace=False)
     return _Here()
 
 

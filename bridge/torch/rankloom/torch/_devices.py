@@ -28,6 +28,11 @@ _count = 0  # of GPUs; 0: none is stood in for
 _local = threading.local()
 
 
+def stood_in_for() -> bool:
+    """Whether the CPU stands in for GPUs."""
+    return _count > 0
+
+
 def _index(device: Any) -> int | None:
     """Of the GPU that `device` names; None: another device, or a GPU without a number.
 

@@ -1,8 +1,8 @@
-"""Futures of torch's on ranks under a schedule, whose own wait() sleeps where no scheduler sees it.
+"""Futures of torch's on ranks, whose own wait() sleeps where no scheduler sees it: no timeout and no deadlock would end it.
 
-A future of a call is given out at once, and complete when its callbacks have their step, on a helper of the rank. A rank that waits for one
-waits where the scheduler sees it; DDP's reducer, which waits in C++ at the end of a backward pass, finds it complete. A future that is
-handed to C++ in another way is awaited first.
+A future of a call is given out at once, and complete when its callbacks have their step, under a schedule on a helper of the rank. A rank
+that waits for one waits where the scheduler sees it; DDP's reducer, which waits in C++ at the end of a backward pass, finds it complete. A
+future that is handed to C++ in another way is awaited first.
 """
 
 from __future__ import annotations
@@ -28,17 +28,13 @@ _calls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # fut
 def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def get_future(work: Any) -> Any:
-        if not _ext.scheduled():
-            future = get(work)
-            if isinstance(work, _ext.Work):
-                _calls[future] = work
-            return future
         before = _ext.futures_come_later(True)
         try:
             future = get(work)
         finally:
             _ext.futures_come_later(before)
-        _calls[future] = work
+        if _ext.scheduled() or isinstance(work, _ext.Work):
+            _calls[future] = work
         return future
 
     return get_future
@@ -105,11 +101,17 @@ def _of_hook(register: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)
         def complete_in_time(state: Any, bucket: Any) -> Any:
             future = hook(state, bucket)
-            # Outside of a backward pass, as of a rank that has joined, the reducer asks the future itself.
+            if not isinstance(future, _Future) or _originals["done"](future):
+                return future
+            # Outside of a backward pass, as of a rank that has joined, the reducer asks the future itself, which has no call by then.
             in_backward = torch._C._current_graph_task_id() != -1
-            if in_backward and isinstance(future, _Future) and _ext.scheduled() and not _originals["done"](future):
+            work = None if _ext.scheduled() else _calls.get(future)
+            wait = functools.partial(settle, future) if work is None else functools.partial(_ext.settle, work)
+            if in_backward and (_ext.scheduled() or work is not None):
                 # Before the reducer's own, which comes once all buckets have their future.
-                Variable._execution_engine.queue_callback(functools.partial(settle, future))
+                Variable._execution_engine.queue_callback(wait)
+            elif work is not None:
+                wait()
             return future
 
         return register(reducer, state, complete_in_time)
@@ -128,7 +130,7 @@ def _of_work(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch() -> None:
-    """For good, and once: elsewhere than on ranks under a schedule all is as before."""
+    """For good, and once: elsewhere than on ranks all is as before."""
     for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then)):
         setattr(_Future, name, function)
     for name in ("get_future", "get_future_result"):

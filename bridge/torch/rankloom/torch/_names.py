@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from rankloom.torch import _ext
+from rankloom.torch import _devices, _ext
 
 _KINDS = dist.ProcessGroup.BackendType
 BUILT_IN = ("gloo", "nccl", "xccl", "ucc", "mpi")
@@ -189,6 +189,11 @@ def _renamed(backend: Any) -> Any:
     return ",".join(f"{device}:{ours if _is_ours(name) else name}" for device, name in parts)
 
 
+def _name_of_none() -> str:
+    """Of a group that is asked for without a name: of GPUs, torch takes NCCL."""
+    return "nccl" if _devices.stood_in_for() else "gloo"
+
+
 def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
     current = _ext.current()
     if group_size == -1 and current is not None:
@@ -203,7 +208,7 @@ def _helper(group_size: int, group_rank: int, global_ranks: list[int], backend: 
     name = _default_backend(text)
     # One backend has the tensors of all devices.
     parts = {part.split(":")[-1] for part in text.split(",")}
-    _asked.name = None if renamed == backend or len(parts) > 1 else "gloo" if text == "undefined" else parts.pop()
+    _asked.name = None if renamed == backend or len(parts) > 1 else _name_of_none() if text == "undefined" else parts.pop()
     _asked.description = kwargs.get("group_desc")
     try:
         pg, store = _original(group_size, group_rank, global_ranks, renamed, *args, **kwargs)

@@ -21,6 +21,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from multiprocessing import popen_spawn_posix
 from typing import Any, ClassVar
 
 from rankloom.torch import _devices, _ext, _ranks
@@ -460,11 +461,22 @@ def _popen(original: Any) -> Any:
     return init
 
 
-def _fork_exec(original: Any) -> Any:
-    """Of multiprocessing's "spawn", which names no environment."""
+def _launch(original: Any) -> Any:
+    """Of multiprocessing's "spawn", which names no environment; its other helpers, which are the process's, keep that one's."""
 
+    def launch(self: Any, *args: Any) -> Any:
+        _local.spawns = process() is not None
+        try:
+            return original(self, *args)
+        finally:
+            _local.spawns = False
+
+    return launch
+
+
+def _fork_exec(original: Any) -> Any:
     def fork_exec(*args: Any) -> Any:
-        if process() is not None and len(args) > 5 and args[5] is None:
+        if getattr(_local, "spawns", False) and len(args) > 5 and args[5] is None:
             environment = [os.fsencode(f"{name}={value}") for name, value in os.environ.items()]
             args = (*args[:5], environment, *args[6:])
         return original(*args)
@@ -474,7 +486,7 @@ def _fork_exec(original: Any) -> Any:
 
 def _system(own: Process, command: Any) -> int:
     """C's would have the environment of the process."""
-    code = subprocess.call(command, shell=True)
+    code = subprocess.call(command, shell=True, close_fds=False, restore_signals=False)
     return code << 8 if code >= 0 else -code
 
 
@@ -536,6 +548,8 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
         replace(os, "_exit", _on_rank(os._exit, _os_exit))
         replace(os, "system", _on_rank(os.system, _system))
         replace(_posixsubprocess, "fork_exec", _fork_exec(_posixsubprocess.fork_exec))
+        spawned: Any = popen_spawn_posix.Popen
+        replace(spawned, "_launch", _launch(spawned._launch))
         replace(signal, "getsignal", _on_rank(signal.getsignal, _getsignal(signal.getsignal)))
         replace(signal, "signal", _on_rank(signal.signal, _signal))
         replace(threading.Thread, "start", _start(threading.Thread.start))

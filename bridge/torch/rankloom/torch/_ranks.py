@@ -715,6 +715,7 @@ class _Worlds:
             if self._users == 1:
                 # Its functions keep the group that is the default one when it is imported: on a rank, that rank's for all.
                 importlib.import_module("torch.distributed.nn.functional")
+                importlib.import_module("torch.distributed._composable.replicate")  # to be adapted
                 _stores.enter()
                 _names.enter()
                 _hooks.adapt()
