@@ -76,14 +76,24 @@ Device device_of(const at::Tensor& tensor, const void* data) {
   return tensor.is_cuda() ? Device{Device::Kind::kCuda, tensor.device().index()} : Device{};
 }
 
+void count_write(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 }  // namespace
 
 void HeldTensors::copy_back() {
   for (const std::shared_ptr<HeldTensors>& part : parts_) {
     if (part != nullptr) part->copy_back();
   }
-  if (aside_.empty()) return;
+  if (aside_.empty() && !counts_writes_) return;
   std::call_once(copied_, [this] {
+    if (counts_writes_) {
+      for (size_t i = 0; i < tensors_.size(); ++i) {
+        if (!is_input_[i]) count_write(tensors_[i]);
+      }
+      for (const auto& [theirs, ours] : aside_) count_write(theirs);
+    }
     const at::AutoDispatchBelowADInplaceOrView guard;
     std::vector<at::Device> devices;
     for (auto& [theirs, ours] : aside_) {

@@ -8,6 +8,7 @@
 
 #include <numeric>
 #include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,9 @@ void check(const absl::Status& status) {
 WorldOptions world_options(int world_size, const std::optional<std::string>& schedule, std::optional<uint64_t> seed,
                            std::optional<double> timeout, std::optional<bool> poison,
                            std::optional<bool> late_completion, const std::string& faults = "", bool keep_run = false) {
+  if (seed.has_value() && schedule.has_value())
+    throw py::value_error(absl::StrCat("seed is ", *seed, " and schedule is \"", *schedule,
+                                       "\": want one of them, since a schedule that has a seed names it"));
   WorldOptions options{.world_size = world_size, .keep_run = keep_run};
   if (seed.has_value()) options.schedule = Schedule::seeded(*seed);
   if (schedule.has_value()) {
@@ -141,6 +145,18 @@ std::vector<int> meet(c10d::Store& store, int rank, int size, int mine) {
   return ranks;
 }
 
+// Ranks that want to meet in a file of their own each would wait for each other for ever, though all are in one job.
+void meet_in_file(c10d::Store& store, int size) {
+  c10d::Store* below = &store;
+  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(below))
+    below = prefixed->getUnderlyingStore().get();
+  const auto* const file = dynamic_cast<TorchFileStore*>(below);
+  if (file == nullptr) return;
+  const std::string all = absl::StrCat("rankloom/all ", size, " ranks in ", file->path().substr(file->path().rfind('/') + 1));
+  if (store.add("rankloom/ranks", 1) % size == 0) store.set(all, std::vector<uint8_t>());
+  store.wait({all});
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                Milliseconds timeout, const std::string& name,
                                                const std::string& group_name, const std::vector<int64_t>& ranks) {
@@ -169,6 +185,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
     TORCH_CHECK(job->world().size() != size || mine == rank, "init_process_group: rank ", rank, " of ", size,
                 ", but this thread is rank ", mine, " of ", size);
     if (job->world().size() != size) global = meet(*store, rank, size, mine);
+    meet_in_file(*store, size);
     job->set_default_ranks(mine, global);
   }
   try {

@@ -367,6 +367,17 @@ void TorchBackend::check_parts_like_gloo(const char* op, const at::Tensor& whole
               " of one: gloo wants the ranks' one behind the other along the first dimension");
 }
 
+void TorchBackend::check_contiguous_like_gloo(const char* op, const char* what, const at::Tensor& tensor) const {
+  if (name_ != "gloo" || fake_ || !tensor.is_cpu()) return;
+  TORCH_CHECK(tensor.is_contiguous(), "rank ", group_->global_rank(), ", ", op, ": ", what,
+              " tensor has to be contiguous: have sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+              ": gloo copies none aside");
+}
+
+void TorchBackend::count_writes_like_gloo(const Buffers& buffers) const {
+  if (name_ == "gloo" && !fake_ && buffers.held() != nullptr) buffers.held()->count_writes();
+}
+
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                        const c10d::BroadcastOptions& opts) {
   check_root("broadcast", opts.rootRank);
@@ -489,6 +500,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather_all(const std::vector<std::v
     out.push_back(held.outs(list));
     lists.push_back(list.size());
   }
+  count_writes_like_gloo(held);
   // Futures of gloo's hold the one list that a call may have.
   if (name_ == "gloo" && outputs.size() == 1) lists.clear();
   auto work = issue(
@@ -512,6 +524,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
   Buffers held = buffers("all_gather_into_tensor", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
+  count_writes_like_gloo(held);
   // Futures of gloo's hold the ranks' parts.
   std::vector<at::Tensor> results = name_ == "gloo" && !fake_ ? at::chunk(output, size_) : std::vector{output};
   auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, Asked(opts), std::move(results), 1,
@@ -629,6 +642,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::reduce_scatter(std::vector<at::Tens
   std::vector<std::vector<TensorView>> in;
   for (const std::vector<at::Tensor>& list : inputs) in.push_back(held.ins(list));
   const std::vector<TensorView> out = held.outs(outputs);
+  count_writes_like_gloo(held);
   auto work =
       issue(c10d::OpType::REDUCE_SCATTER, held, Asked(opts), outputs, static_cast<int>(out.size()),
             [&](int i, const CallOptions& options, CodeSite code) {
@@ -648,6 +662,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   const ReduceOp op = reduce_op(opts.reduceOp);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
+  count_writes_like_gloo(held);
   auto work = issue(c10d::OpType::_REDUCE_SCATTER_BASE, held, Asked(opts), {output}, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor(out, in, op, options, code);
@@ -728,7 +743,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
   Buffers held = buffers("send", true);
-  const TensorView view = held.in(only("send", "input", tensors));
+  check_contiguous_like_gloo("send", "input", only("send", "input", tensors));
+  const TensorView view = held.in(tensors[0]);
   return issue(c10d::OpType::SEND, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
     return group_->send(view, destination, tag, options, code);
   });
@@ -736,7 +752,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::send(std::vector<at::Tensor>& tenso
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
   Buffers held = buffers("recv", true);
-  const TensorView view = held.out(only("recv", "output", tensors));
+  check_contiguous_like_gloo("recv", "output", only("recv", "output", tensors));
+  const TensorView view = held.out(tensors[0]);
   return issue(c10d::OpType::RECV, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
     return group_->recv(view, source, tag, options, code);
   });
@@ -744,7 +761,8 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::recv(std::vector<at::Tensor>& tenso
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   Buffers held = buffers("recv_any", true);
-  const TensorView view = held.out(only("recv_any", "output", tensors));
+  check_contiguous_like_gloo("recv_any", "output", only("recv_any", "output", tensors));
+  const TensorView view = held.out(tensors[0]);
   return issue(c10d::OpType::RECVANYSOURCE, held, {}, tensors, 1, [&](int, const CallOptions& options, CodeSite code) {
     return group_->recv_any(view, tag, options, code);
   });

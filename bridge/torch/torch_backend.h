@@ -122,6 +122,9 @@ class TorchBackend final : public c10d::Backend {
   void check_like_gloo(const char* op, at::ArrayRef<at::Tensor> tensors, const at::Tensor& one) const;
   // The same of the ranks' parts of `whole`, which lie behind each other along the first dimension.
   void check_parts_like_gloo(const char* op, const at::Tensor& whole, const at::Tensor& part) const;
+  void check_contiguous_like_gloo(const char* op, const char* what, const at::Tensor& tensor) const;
+  // For calls in which gloo copies the result into the outputs.
+  void count_writes_like_gloo(const Buffers& buffers) const;
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
 

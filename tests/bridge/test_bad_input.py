@@ -268,6 +268,40 @@ def test_a_generator_function_is_refused() -> None:
     for call in (rankloom.torch.run, rankloom.torch.explore):
         with pytest.raises(ValueError, match="body is a generator function: a call of it runs nothing of its body"):
             call(body, 2)
+        with pytest.raises(ValueError, match="is a generator function: a call of it runs nothing of its body"):
+            call(Yields(), 2)
+    # Of a call that gives a generator the body has not run either.
+    report = rankloom.torch.run(lambda: body(), 2)
+    want = "ranks 0-1 failed: ValueError: the program returns a generator that has not begun: nothing of the body of "
+    assert report.text.startswith(want), report.text
+
+
+class Yields:
+    def __call__(self) -> Any:
+        yield dist.get_rank()
+
+
+def test_a_seed_beside_a_schedule_is_refused() -> None:
+    text = 'seed is 3 and schedule is "fifo": want one of them, since a schedule that has a seed names it'
+    for call in (rankloom.torch.run, rankloom.torch.spawn):
+        with pytest.raises(ValueError, match=text):
+            call(lambda *_: None, nprocs=2, **SEEDED) if call is rankloom.torch.spawn else call(lambda: None, 2, **SEEDED)
+
+
+SEEDED: dict[str, Any] = {"seed": 3, "schedule": "fifo"}
+
+
+@pytest.mark.parametrize("name", ["rank", "seq", "nth"])
+def test_a_fault_of_a_negative_number_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"Fault: {name} is -1, want 0 or more, or None for any"):
+        rankloom.torch.Fault("crash", **{name: -1})  # type: ignore[arg-type]
+
+
+def test_a_text_with_a_nul_is_told_to_its_end() -> None:
+    def body() -> None:
+        raise ValueError("before\0after")
+
+    assert r"before\0after" in rankloom.torch.run(body, 1).text
 
 
 IMPORTS_ON_A_RANK = """

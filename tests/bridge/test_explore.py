@@ -1,16 +1,28 @@
 """explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
+import array
 import collections
 import contextvars
+import copy
 import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import functools
 import inspect
+import io
 import itertools
+import os
 import pathlib
+import random
 import re
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import launching
@@ -20,7 +32,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from rankloom.torch import Fault, FaultPlan, _explore
+from rankloom.torch import Fault, FaultPlan, _bits, _ext
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -295,6 +307,134 @@ def _counts(value: Any) -> Callable[[int], None]:
     return counts
 
 
+class _Nest:
+    class Inner:
+        calls = 0
+
+    def __init__(self) -> None:
+        self.actions: dict[str, Any] = {"append": [].append}
+
+
+def _by_a_nested_class(rank: int) -> None:
+    _Nest.Inner.calls += 1
+    dist.barrier()
+
+
+def _does(value: Any, do: Callable[[Any], Any]) -> Callable[[int], None]:
+    def does(rank: int) -> None:
+        do(value)
+        dist.barrier()
+
+    return does
+
+
+def _squares() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number * number
+        number += 1
+
+
+@functools.lru_cache
+def _cached(rank: int) -> int:
+    return rank
+
+
+def _calls_cached(rank: int) -> None:
+    _cached(rank)
+    dist.barrier()
+
+
+def _by_a_random_function(rank: int) -> None:
+    random.random()
+    numpy.random.rand()
+    dist.barrier()
+
+
+def _sets_a_variable(rank: int) -> None:
+    os.environ["OF_THE_LAST_RANK"] = str(rank)
+    dist.barrier()
+
+
+def _trains(value: torch.optim.Optimizer) -> None:
+    value.param_groups[0]["lr"] *= 0.5
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (_does(torch.Generator(), lambda generator: torch.rand(1, generator=generator)), "value"),
+        (_does(numpy.random.default_rng(1), lambda generator: generator.random()), "value"),
+        (_does(numpy.random.RandomState(1), lambda generator: generator.rand()), "value"),
+        (_does(random.Random(1), lambda generator: generator.random()), "value"),
+        (_does(iter([0] * 99), next), "value"),
+        (_does(enumerate([0] * 99), next), "value"),
+        (_does(map(str, range(99)), next), "value"),
+        (_does(itertools.cycle([1, 2, 3]), next), "value"),
+        (_does(iter(dict.fromkeys(range(99)).items()), next), "value"),
+        (_does(_squares(), next), "value"),
+        (_calls_cached, "_cached (its cache)"),
+        (_does([[].append], lambda value: value[0](1)), "list (self)"),
+        (_does({"a": functools.partial([].append, 1)}, lambda value: value["a"]()), "list (self)"),
+        (_does((_appends([]),), lambda value: value[0](1)), "value"),
+        (_does(_Nest(), lambda value: value.actions["append"](1)), "list (self)"),
+        (_by_a_nested_class, "Inner"),
+        (_does(collections.UserDict(), lambda value: value.update({len(value): 1})), "value"),
+        (_does(torch.optim.SGD([torch.ones(1)], lr=1.0), _trains), "value"),
+        (_does(numpy.array([None], object), lambda value: value.fill(len(str(value)))), "value"),
+        (_by_a_random_function, "the state of numpy.random (want swap_random=True), the state of random (want swap_random=True)"),
+        (_sets_a_variable, "os.environ"),
+    ],
+    ids=[
+        "torch's generator", "numpy's generator", "numpy's state", "generator", "iterator", "enumerate", "map", "cycle", "items",
+        "generator function", "cache", "method in a list", "partial in a dict", "function in a tuple", "attribute", "nested class",
+        "user's dict", "optimizer", "objects", "random functions", "environment",
+    ],
+)  # fmt: skip
+def test_shared_state_that_is_not_a_plain_value_is_found(
+    program: Callable[[int], None], names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_LAST_RANK", "")
+    found = rankloom.torch.explore(program, 2, strategies=["exhaustive"])
+    assert f"not verified because of: variables of Python that ranks share and change: {names})" in found.summary
+
+
+def test_state_that_ranks_share_and_leave_alone_is_verified() -> None:
+    kept = [
+        torch.Generator(), numpy.random.default_rng(1), numpy.random.RandomState(1), random.Random(1), iter([1]), enumerate([1]),
+        map(str, [1]), itertools.cycle([1]), iter({1: 2}.items()), iter({1, 2}), zip([1], [2], strict=True), _squares(), _cached,
+        torch.optim.SGD([torch.ones(1)], lr=1.0), collections.UserDict(a=1), numpy.array([None, [1]], object), numpy.float32(1),
+        _Nest(), functools.partial(int, "1"), itertools.chain([1], [2]), itertools.islice([1, 2], 1), reversed([1]), io.StringIO("a"),
+    ]  # fmt: skip
+
+    def looks(rank: int) -> int:
+        random.random()
+        numpy.random.rand()
+        dist.barrier()
+        return len(kept)
+
+    found = rankloom.torch.explore(looks, 2, swap_random=True)
+    assert found.verified, found.summary
+
+
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_shared_state_of_a_program_without_a_file_is_found(how: str) -> None:
+    source = """
+import rankloom.torch, torch.distributed as dist
+came = []
+class Counts:
+    n = 0
+def program(rank):
+    came.append(rank)
+    Counts.n += 1
+    dist.barrier()
+print(rankloom.torch.explore(program, 2, strategies=["exhaustive"]).summary)
+"""
+    command = [sys.executable, how, *([source] if how == "-c" else [])]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120, check=False)
+    assert "not verified because of: variables of Python that ranks share and change: Counts, came)" in done.stdout, done
+
+
 @pytest.mark.parametrize(
     ("program", "names"),
     [
@@ -325,15 +465,109 @@ def test_tensors_that_hold_others_are_compared_by_these() -> None:
     assert found.ok, found.text
 
     def encoded(tensor: torch.Tensor) -> bytes:
-        parts: list[bytes] = []
-        _explore._encode(tensor, parts, True)
-        return b"".join(parts)
+        return _bits_of(tensor)
 
     assert encoded(torch.eye(2).to_sparse()) != encoded((2 * torch.eye(2)).to_sparse())
     assert encoded(torch.eye(2).to_sparse_csr()) != encoded(torch.eye(2)[[1, 0]].to_sparse_csr())
     numbers = torch.tensor([1 + 2j])
     assert encoded(numbers.conj()) != encoded(numbers)
     assert encoded(numbers.conj()) == encoded(torch.tensor([1 - 2j]))
+
+
+class _Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass
+class _Result:
+    loss: float
+    step: Any
+
+
+class _Shy:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+def _bits_of(value: Any, unknown: list[type] | None = None) -> bytes:
+    return _bits.bits_of(value, ([] if unknown is None else unknown).append, _ext.tensor_bytes)
+
+
+def _linear(bias: float) -> torch.nn.Module:
+    module = torch.nn.Linear(1, 1)
+    with torch.no_grad():
+        module.weight.fill_(1)
+        module.bias.fill_(bias)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (decimal.Decimal("1.0"), decimal.Decimal("1.00")),
+        (fractions.Fraction(1, 3), fractions.Fraction(1, 4)),
+        ({1, 2}, {1, 3}),
+        (frozenset("ab"), frozenset("ac")),
+        (_Result(1.0, 2), _Result(1.0, 3)),
+        (_Result(0.0, 2), _Result(-0.0, 2)),
+        (_Color.RED, _Color.BLUE),
+        (_linear(1), _linear(2)),
+        (collections.deque([1]), collections.deque([2])),
+        (collections.UserDict(a=1), collections.UserDict(a=2)),
+        (datetime.timedelta(1), datetime.timedelta(2)),
+        (range(3), range(4)),
+        (pathlib.Path("a"), pathlib.Path("b")),
+        (bytearray(b"a"), bytearray(b"b")),
+        (array.array("i", [1]), array.array("i", [2])),
+        (numpy.array([[1], None], object), numpy.array([[2], None], object)),
+        (numpy.float32(1), numpy.float32(2)),
+        (10**5000, 10**5000 + 1),
+        (torch.device("cpu"), torch.device("meta")),
+        (functools.partial(int, "1"), functools.partial(int, "2")),
+        (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+        (ValueError("a"), ValueError("b")),
+        (int, float),
+        (["a", "b"], ["ab"]),
+        ([[1], 2], [[1, 2]]),
+        ("\ud800", "\udfff"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_that_differ_have_other_bits(value: Any, other: Any) -> None:
+    unknown: list[type] = []
+    assert _bits_of(value, unknown) == _bits_of(copy.deepcopy(value), unknown) != _bits_of(other, unknown)
+    assert not unknown
+
+
+def test_values_that_hold_themselves_and_have_no_text_are_alike() -> None:
+    def endless() -> list[Any]:
+        value: list[Any] = [1]
+        value.append(value)
+        return value
+
+    def odd(rank: int) -> Any:
+        dist.barrier()
+        return [endless(), 10**5000, numpy.array([object()], object), torch.nested.nested_tensor([torch.ones(1)]), "a\0b"]
+
+    assert rankloom.torch.explore(odd, 2).verified
+    nested = [torch.nested.nested_tensor([torch.ones(1), torch.full((2,), 1.0 * value)]) for value in (1, 2)]
+    assert _bits_of(nested[0]) != _bits_of(nested[1])
+    assert _bits_of({1: 2, "a": 3}) == _bits_of({"a": 3, 1: 2})
+    assert _bits.text_of("a\0b") == r"'a\x00b'" and _bits.text_of(10**5000) == "<int: its repr() raised ValueError>"
+    assert _bits.text_of(_Shy()) == "<_Shy: its repr() raised ValueError>"
+
+
+def test_results_that_are_not_compared_are_not_verified() -> None:
+    def makes(rank: int) -> Any:
+        dist.barrier()
+        return [_Shy(), threading.Lock()]
+
+    found = rankloom.torch.explore(makes, 2)
+    assert found.ok and not found.verified
+    for kind in ("test_explore._Shy", "_thread.lock"):
+        assert f"a result that is compared by its type only: {kind}" in found.summary, found.summary
+    assert rankloom.torch.explore(makes, 2, compare=False).verified
 
 
 def test_threads_and_named_stores_are_not_verified() -> None:
@@ -388,10 +622,10 @@ def test_observes() -> None:
         rankloom.torch.observe("place", 1)
 
     def unknown() -> None:
-        rankloom.torch.observe("what", [object()])
+        rankloom.torch.observe("what", [io.StringIO()])
 
     found = rankloom.torch.explore(unknown, 1)
-    assert "TypeError: observe: a value is builtins.object, want tensors, arrays, numbers, strings and lists" in found.text
+    assert "TypeError: observe: a value is _io.StringIO, want tensors, arrays, numbers, strings, dataclasses, and lists" in found.text
 
 
 def test_a_missing_wait_fails_at_once() -> None:
@@ -611,12 +845,22 @@ def test_stops_after_the_time_it_has() -> None:
 def test_options_that_do_not_fit() -> None:
     for options, text in [
         ({"runs": 0}, "explore: max_runs is 0, want 1 or more"),
+        ({"runs": "many"}, "explore: runs is 'many', want a whole number from 0 on"),
+        ({"max_steps": -1}, "explore: max_steps is -1, want a whole number from 0 on"),
+        ({"seconds": "long"}, "explore: seconds is 'long', want seconds, or None for no limit"),
+        ({"leaks": "no"}, "explore: leaks is 'no', want True or False"),
         ({"strategies": []}, "explore: strategies is empty, want at least one"),
         ({"strategies": ["luck"]}, r'explore: a strategy is "luck", want one of exhaustive, pct\(3\), starve, late_completion, random'),
         ({"min_ranks": 5}, "explore: min_ranks is 5, want at most world_size = 2"),
     ]:
         with pytest.raises(ValueError, match=text):
             rankloom.torch.explore(_right, 2, **options)  # type: ignore[arg-type]
+
+
+def test_a_search_within_a_rank_is_refused() -> None:
+    report = rankloom.torch.run(lambda: rankloom.torch.explore(_right, 2), 2)
+    for rank in range(2):
+        assert f"rank {rank} failed: RuntimeError: explore: this thread is rank {rank} of a run, want one that is no rank" in report.text
 
 
 LOCAL = threading.local()

@@ -1,5 +1,6 @@
 """A rank that hangs in its own code ends its test, and is told by its stack."""
 
+import contextlib
 import importlib
 import os
 import pathlib
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 import rankloom.torch
@@ -307,3 +309,32 @@ def test_one_interrupt_ends_a_session(tmp_path: pathlib.Path) -> None:
         session.kill()
     assert session.returncode == pytest.ExitCode.INTERRUPTED, out
     assert "KeyboardInterrupt" in out and "no tests ran" in out
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"parallel": True}])
+def test_a_rank_that_retries_for_ever_is_ended(options: dict[str, Any]) -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            raise ValueError("nothing works from here on")
+        while True:
+            with contextlib.suppress(Exception):
+                dist.barrier()
+
+    report = rankloom.torch.run(body, 2, **options)
+    assert report.first_failed == 0 and report.text.startswith("rank 0 failed: ValueError: nothing works"), report.text
+    assert isinstance(report.exceptions[1], BaseException) and not isinstance(report.exceptions[1], Exception)
+    note = "rank 1 still called 10 s after that, though every call fails from then on"
+    assert [note in told.split("\n")[0] for told in report.notes] == [True], report.notes
+    assert re.search(r"Python stack of rank 1:\n +\S+test_hangs\.py:\d+ in body: ", report.text), report.text
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"parallel": True}])
+def test_a_rank_that_never_comes_to_the_default_group_is_a_deadlock(options: dict[str, Any]) -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            return
+        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29777", rank=rank, world_size=2)
+
+    report = rankloom.torch.run(body, 2, backend=None, **options)
+    assert report.text.startswith("Deadlock: no rank can move\n"), report.text
+    assert 'rank 1 waits in store wait key "the master of the TCPStore at port 29777"' in report.text, report.text

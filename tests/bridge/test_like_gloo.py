@@ -659,6 +659,78 @@ def test_two_jobs_in_one(gear: dict[str, Any]) -> None:
     assert results(alone, 3, backend=None, **gear) == [[1], [10], [100]]
 
 
+@gears
+def test_ranks_meet_in_one_file(gear: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    def body(rank: int, files: int) -> float:
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet{rank % files}", rank=rank, world_size=2)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        return x.item()
+
+    assert results(lambda rank: body(rank, 1), 2, backend=None, **gear) == [11, 11]
+    report = rankloom.torch.run(lambda rank: body(rank, 2), 2, backend=None, **gear)
+    assert report.text.startswith("Deadlock: no rank can move\n"), report.text
+    for rank in range(2):
+        waits = f'rank {rank} waits in store wait key "default_pg/0//cpu//rankloom/all 2 ranks in meet{rank}"'
+        assert waits in report.text, report.text
+
+
+@gears
+def test_messages_of_a_gloo_group_are_contiguous(gear: dict[str, Any]) -> None:
+    def body(rank: int) -> str:
+        columns = torch.ones(2, 4)[:, ::2]
+        group: Any = dist.distributed_c10d._get_default_group()
+        calls = [lambda: dist.send(columns, 1 - rank), lambda: dist.recv(columns, 1 - rank), lambda: group.recv_anysource([columns], 0)]
+        told = []
+        for call in calls:
+            with pytest.raises(RuntimeError) as caught:
+                call()
+            told.append(str(caught.value).split("\n")[0])
+        return "; ".join(told)
+
+    end = "tensor has to be contiguous: have sizes [2, 2] and strides [4, 2]: gloo copies none aside"
+    ops = ("send: input", "recv: output", "recv_any: output")
+    want = ["; ".join(f"rank {rank}, {op} {end}" for op in ops) for rank in range(2)]
+    assert results(body, 2, backend="gloo", **gear) == want
+
+    def others(rank: int) -> list[float]:
+        columns = (torch.arange(8.0).view(2, 4) * (rank + 1))[:, ::2]
+        dist.send(columns, 1) if rank == 0 else dist.recv(columns, 0)
+        return columns.flatten().tolist()  # type: ignore[no-any-return]
+
+    assert results(others, 2, **gear) == [[0, 2, 4, 6]] * 2
+
+
+@gears
+def test_a_backward_pass_needs_what_a_gloo_group_has_written_over(gear: dict[str, Any]) -> None:
+    """Versions of tensors, as autograd sees them: gloo copies what it has gathered into the outputs."""
+
+    def body(rank: int) -> list[int]:
+        own, whole = torch.ones(2), torch.ones(4)
+        before = [torch.ones(2) for _ in range(2)]
+        strided = [torch.ones(2, 2)[:, 0] for _ in range(2)]
+        dist.all_gather(before, own)
+        dist.all_gather(strided, own)
+        dist.all_gather_into_tensor(whole, own)
+        scattered = torch.ones(2)
+        dist.reduce_scatter(scattered, [torch.ones(2), torch.ones(2)])
+        dist.all_reduce(own)
+        return [before[0]._version, strided[1]._version, whole._version, scattered._version, own._version]
+
+    assert results(body, 2, backend="gloo", **gear) == [[1, 1, 1, 1, 0]] * 2
+
+    def trains(rank: int) -> None:
+        weight = torch.ones(2, requires_grad=True)
+        outputs = [torch.ones(2) for _ in range(2)]
+        loss = (weight * outputs[1]).sum()
+        dist.all_gather(outputs, torch.zeros(2))
+        loss.backward()
+
+    told = text_of(trains, 2, backend="gloo", **gear)
+    assert "one of the variables needed for gradient computation has been modified by an inplace operation" in told
+
+
 def test_ranks_that_do_not_fit_are_named() -> None:
     def swapped(rank: int) -> None:
         dist.init_process_group("gloo", rank=1 - rank, world_size=2)

@@ -288,6 +288,41 @@ def test_what_a_script_registers_for_the_exit_and_sets_of_its_streams(tmp_path: 
         assert done.stderr.count("Exception ignored in atexit callback: <built-in function exit>") == 2, done.stderr
 
 
+SAVES = """
+import sys, threading, time
+def save(name):
+    time.sleep(0.5)
+    threading.Thread(target=print, args=("saved", name)).start()
+atexit.register(print, "exits")
+threading.Thread(target=save, args=("kept",)).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+LEFT
+"""
+
+
+@pytest.mark.parametrize("left", ["", "sys.exit()", "sys.exit(3)"])
+def test_a_rank_ends_with_the_threads_that_it_started(left: str, tmp_path: pathlib.Path) -> None:
+    source = "import atexit\n" + SAVES.replace("LEFT", left)
+    done = launch_text(tmp_path, source, "--nproc-per-node=2")
+    assert done.returncode == (3 if left == "sys.exit(3)" else 0), done.stdout + done.stderr
+    assert "saved kept" in done.stdout, done.stdout + done.stderr
+    if done.returncode == 0:
+        assert done.stdout.count("saved kept") == 2, done.stdout
+        assert done.stdout.index("saved kept") < done.stdout.index("exits"), done.stdout
+
+
+def test_a_thread_that_a_rank_of_a_run_started_is_kept_until_the_process_ends(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(
+        "import threading, time, rankloom.torch\n"
+        "def save(): time.sleep(0.5); print('saved\\n', end='')\n"
+        "rankloom.torch.run(lambda: threading.Thread(target=save).start(), 2).raise_if_failed()\n"
+        "print('ran')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["ran", "saved", "saved"], done.stdout + done.stderr
+
+
 def test_an_exit_at_once_ends_the_callbacks_at_the_exit_too(tmp_path: pathlib.Path) -> None:
     source = "import atexit, os\natexit.register(print, 'never')\natexit.register(lambda: os._exit(3))\n"
     done = launch_text(tmp_path, source, "--nproc-per-node=2")

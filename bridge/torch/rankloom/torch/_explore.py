@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import threading
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
-
-from rankloom.torch import _ext, _faults, _ranks, _shared
+from rankloom.torch import _bits, _ext, _faults, _ranks, _shared
 from rankloom.torch._run import (
     RankFailedError,
     Ranks,
@@ -25,6 +24,11 @@ from rankloom.torch._run import (
     without_traceback,
 )
 
+_WHOLE = "a whole number from 0 on"
+_KINDS = {
+    "runs": _WHOLE, "first_seed": _WHOLE, "min_ranks": _WHOLE, "shrink_runs": _WHOLE, "max_steps": _WHOLE,
+    "seconds": "seconds, or None for no limit", "strategies": "a list of names",
+}  # fmt: skip
 STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
 
@@ -89,13 +93,15 @@ class _HungError(Exception):
 class _Explored:
     """The ranks of the search's runs, as the extension runs them."""
 
-    def __init__(self, ranks: Ranks, compare: bool, roots: Iterable[Any], on_kept: Callable[[], None] | None) -> None:
+    def __init__(
+        self, ranks: Ranks, compare: bool, roots: Iterable[Any], swap_random: bool, on_kept: Callable[[], None] | None
+    ) -> None:
         self._ranks = ranks
         self._on_kept = on_kept
         self.results: list[Any] = []  # of the run that the report is of
         self.exceptions: list[BaseException | None] = []
         self._compare = compare
-        self._shared = _shared.Variables(roots)
+        self._shared = _shared.Variables(roots, swap_random=swap_random)
         self._unseen: list[str] = []
         self._size = 0  # of the first run
         self._runs = 0
@@ -136,7 +142,7 @@ class _Explored:
 
     @staticmethod
     def _returned(result: Any) -> None:
-        _note("return value", result, known_only=False)
+        _note("return value", result, _not_compared)
 
 
 def explore(
@@ -175,7 +181,8 @@ def explore(
         "late_completion" (calls complete as late as their waits), "random" (any choice).
     runs, seconds: when to stop, shrinking not counted.
     compare: what a rank returns must be the same under all schedules, bit by bit, where it is made of tensors, arrays, numbers,
-        strings and lists, tuples and dicts of them; what it gives to observe() must be, anyway.
+        strings, dataclasses, modules, and lists, tuples, sets and dicts of them; of other objects the type, and the search is not
+        "verified". Values that are given to observe() are compared in any case.
     faults: what goes wrong by plan. vary_faults: those that are drawn from a seed are drawn anew in each run.
     min_ranks: shrinking may use as few; 0: the program is for `ranks` only.
     leaks, groups, store_keys, store_values: these checks of each run: no work was dropped and no message is unmatched; the order
@@ -188,8 +195,11 @@ def explore(
     Under RANKLOOM_SEED, RANKLOOM_SCHEDULE or RANKLOOM_REPLAY in the environment that one run is made, after those in default
     order; RANKLOOM_RANKS then says how many ranks, and RANKLOOM_REPLAY_RUN of which of the program's runs and searches this is said.
 
-    Errors: ValueError for options that do not fit; what a rank raises is in the report.
+    Errors: ValueError for options that do not fit; RuntimeError on a rank's thread; what a rank raises is in the report.
     """
+    current = _ext.current()
+    if current is not None and isinstance(threading.current_thread(), _ranks.RankThread):
+        raise RuntimeError(f"explore: this thread is rank {current[1]} of a run, want one that is no rank: its calls are that run's")
     check_options(fn, ranks, first_seed, timeout, stall)
     if not strategies:
         raise ValueError("explore: strategies is empty, want at least one")
@@ -200,11 +210,14 @@ def explore(
         ("max_steps", max_steps), ("vary_faults", vary_faults), ("swap_random", swap_random), ("leaks", leaks), ("groups", groups),
         ("store_keys", store_keys), ("store_values", store_values),
     ):  # fmt: skip
-        setattr(asked, name, value)
+        try:
+            setattr(asked, name, value)
+        except (TypeError, OverflowError):
+            raise ValueError(f"explore: {name} is {value!r}, want {_KINDS.get(name, 'True or False')}") from None
     asked.number = number = _ext.next_run()
     with _ranks.kept_threads() as make_thread:
         threads = Ranks(fn, backend=backend, timeout=timeout, stall=stall, make_thread=make_thread)
-        explored = _Explored(threads, compare, [fn] if _roots is None else _roots, _on_kept)
+        explored = _Explored(threads, compare, [fn] if _roots is None else _roots, swap_random, _on_kept)
         try:
             with _ranks.running(), _no_garbage():
                 found = _ext.explore(asked, explored, progress)
@@ -257,88 +270,29 @@ def observe(name: str, value: Any) -> None:
     """Notes a result of the calling rank under a name. explore() compares it, bit by bit, with that of the first schedule;
     elsewhere it does nothing.
 
-    value: tensors, arrays, numbers, strings and lists, tuples and dicts of them.
+    value: tensors, arrays, numbers, strings, dataclasses, modules' parameters, and lists, tuples, sets and dicts of them.
 
     Errors: TypeError for other values, RuntimeError on a thread that is no rank.
     """
-    _note(name, value, known_only=True)
+    _note(name, value, _refuse)
 
 
 _texts: dict[bytes, str] = {}  # of values that were noted: most runs note the same ones
 
 
-def _note(name: str, value: Any, known_only: bool) -> None:
-    parts: list[bytes] = []
-    _encode(value, parts, known_only)
-    bits = b"".join(parts)
+def _note(name: str, value: Any, unknown: Callable[[type], None]) -> None:
+    bits = _bits.bits_of(value, unknown, _ext.tensor_bytes)
     text = _texts.get(bits)
     if text is None:
         if len(_texts) >= 10_000:
             _texts.clear()
-        text = _texts[bits] = repr(value)
+        text = _texts[bits] = _bits.text_of(value)
     _ext.observe(name, text, bits)
 
 
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
+def _refuse(kind: type) -> None:
+    raise TypeError(f"observe: a value is {kind.__module__}.{kind.__qualname__}, want {_bits.WANTED}")
 
 
-def _encode_tensor(value: torch.Tensor, parts: list[bytes], known_only: bool) -> None:
-    if hasattr(value, "trigger_wait"):  # of a functional collective
-        return _encode(value.trigger_wait(), parts, known_only)
-    if hasattr(value, "__tensor_flatten__"):  # a tensor that holds others: a DTensor, say
-        names, _ = value.__tensor_flatten__()
-        parts.append(repr(getattr(value, "placements", "")).encode())
-        for name in names:
-            _encode(getattr(value, name), parts, known_only)
-        return None
-    value = value.detach()
-    if value.is_meta:
-        return None
-    if value.layout == torch.sparse_coo:
-        value = value.coalesce()
-        held = [value.indices(), value.values()]
-    elif value.layout in _COMPRESSED:
-        held = [getattr(value, name)() for name in _COMPRESSED[value.layout]] + [value.values()]
-    elif value.layout == torch.strided:
-        held = [value]
-    else:
-        return None  # of others the shape
-    for tensor in held:
-        parts.append(f"{tensor.dtype} {tuple(tensor.shape)}:".encode())
-        parts.append(_ext.tensor_bytes(tensor.resolve_conj().resolve_neg()))
-    return None
-
-
-def _encode(value: Any, parts: list[bytes], known_only: bool) -> None:
-    """Bytes that differ if the value does. Objects that we know nothing about differ by their type only."""
-    kind = type(value)
-    parts.append(f"{kind.__module__}.{kind.__qualname__}:".encode())
-    if isinstance(value, torch.Tensor):
-        parts.append(f"{value.layout} {value.dtype} {tuple(value.shape)}:".encode())
-        _encode_tensor(value, parts, known_only)
-    elif isinstance(value, float):
-        parts.append(value.hex().encode())  # NaN is NaN, and 0.0 is not -0.0
-    elif isinstance(value, (list, tuple)):
-        parts.append(f"{len(value)}:".encode())
-        for item in value:
-            _encode(item, parts, known_only)
-    elif isinstance(value, dict):
-        parts.append(f"{len(value)}:".encode())
-        for key, item in sorted(value.items(), key=lambda entry: repr(entry[0])):
-            _encode(key, parts, known_only)
-            _encode(item, parts, known_only)
-    elif isinstance(value, (int, str, bytes, complex, type(None), torch.dtype, torch.Size)):
-        parts.append(repr(value).encode())
-    elif kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-        parts.append(f"{value.dtype} {value.shape}:".encode() + value.tobytes())
-    elif known_only:
-        raise TypeError(
-            f"observe: a value is {kind.__module__}.{kind.__qualname__}, want tensors, arrays, numbers, strings and lists, tuples and "
-            "dicts of them"
-        )
-    parts.append(b";")
+def _not_compared(kind: type) -> None:
+    _ext.uncovered(f"a result that is compared by its type only: {kind.__module__}.{kind.__qualname__}")

@@ -22,6 +22,12 @@ class Fault:
     by: float = 0.1  # of a delay: seconds of virtual time
     maybe: bool = False  # the schedule chooses whether it happens
 
+    def __post_init__(self) -> None:
+        for name in ("rank", "seq", "nth"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"Fault: {name} is {value}, want 0 or more, or None for any")
+
     def __str__(self) -> str:
         fields = [
             f"{name}={re.sub('[,;%]', lambda found: f'%{ord(found[0]):02x}', str(value))}"

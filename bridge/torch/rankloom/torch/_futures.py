@@ -40,12 +40,26 @@ def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return get_future
 
 
+def _see(future: Any) -> None:
+    """The others have a turn, in which the future may be completed: before the caller's next step depends on whether it is."""
+    if _ext.scheduled():
+        if not _originals["done"](future):
+            _ext.poll()
+        _look(future)
+
+
 def _then(self: Any, callback: Any) -> Any:
+    _see(self)  # what is chained to a complete future runs at once
     future = _originals["then"](self, callback)
     work = _calls.get(self)
     if work is not None:
         _calls[future] = work
     return future
+
+
+def _add_done_callback(self: Any, callback: Any) -> Any:
+    _see(self)
+    return _originals["add_done_callback"](self, callback)
 
 
 def _look(future: Any) -> None:
@@ -82,10 +96,7 @@ def _wait(self: Any) -> Any:
 
 
 def _done(self: Any) -> bool:
-    if _ext.scheduled():
-        if not _originals["done"](self):
-            _ext.poll()
-        _look(self)
+    _see(self)
     return _originals["done"](self)  # type: ignore[no-any-return]
 
 
@@ -131,7 +142,7 @@ def _of_work(create: Callable[..., Any]) -> Callable[..., Any]:
 
 def patch() -> None:
     """For good, and once: elsewhere than on ranks all is as before."""
-    for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then)):
+    for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then), ("add_done_callback", _add_done_callback)):
         setattr(_Future, name, function)
     for name in ("get_future", "get_future_result"):
         if hasattr(_c10d.Work, name):

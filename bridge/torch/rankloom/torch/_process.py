@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 from rankloom.torch import _devices, _ext, _ranks
 
 _STREAMS = ("stdout", "stderr")
+_LOOK = 0.25  # seconds
 _mu = threading.Lock()
 _local = threading.local()
 _processes: dict[tuple[int, int], Process] = {}
@@ -44,6 +45,7 @@ class Process:
         self.handlers: dict[int, Any] = {}
         self.exits: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
         self.instances: dict[Any, Any] = {}  # Hydra's
+        self.threads: list[threading.Thread] = []  # that the script started
 
     def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
         """Runs the script, and returns when it left with exit code 0. Other codes, and what it raises, are raised."""
@@ -57,11 +59,15 @@ class Process:
         _local.process = _processes[key] = self
         try:
             try:
-                with _devices.on_thread():
-                    exec(code, self.main.__dict__)
-            except SystemExit as left:
-                if left.code not in (None, 0):
-                    raise
+                try:
+                    with _devices.on_thread():
+                        exec(code, self.main.__dict__)
+                except SystemExit as left:
+                    self._join(left)
+                    if left.code not in (None, 0):
+                        raise
+                else:
+                    self._join(None)
             finally:
                 while self.exits:
                     function, args, kwargs = self.exits.pop()
@@ -82,6 +88,14 @@ class Process:
             self.output.end(self.rank)
             _local.process = None
             _processes.pop(key, None)
+
+    def _join(self, left: SystemExit | None) -> None:
+        """As Python, which waits for a script's threads but for those that are daemons."""
+        while self.threads and not getattr(left, "at_once", False):
+            with _mu:
+                thread = self.threads.pop()
+            while thread.is_alive() and not thread.daemon:
+                thread.join(_LOOK)  # in parts, between which the rank can be ended
 
     def stream(self, name: str) -> Any:
         return self.bound.get(name) or self.output.streams[name]
@@ -448,6 +462,9 @@ def _start(original: Any) -> Any:
 
             self.run = run_of_rank  # type: ignore[method-assign]
         original(self)
+        if own is not None:
+            with _mu:
+                own.threads = [*filter(threading.Thread.is_alive, own.threads), self]
 
     return start
 

@@ -198,7 +198,7 @@ def text_of(error: BaseException) -> str:
     except Exception as wrong:
         return f"<its str() raised {type(wrong).__name__}>"
     # Halves of a surrogate pair, as names of files have them that are no text: no terminal takes them.
-    return text.encode(errors="backslashreplace").decode()
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _freeze(error: BaseException) -> None:
@@ -249,6 +249,8 @@ class RankThread(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
+        # A thread is a daemon if its maker is one. Those that a rank starts are kept by the process until they end, as a script's.
+        self._daemonic = False
         try:
             super().run()
         finally:
@@ -393,6 +395,7 @@ def _rank_ended(why: str) -> type[RankEndedError]:
 
 # In seconds of real time.
 _GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
+_RETRIES = 10.0  # the same, of a rank that goes on calling, though each call fails
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
 _IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks
@@ -473,8 +476,11 @@ class _Watch:
                     self._leave(rank)
                     self._leave_all_at = now + _LAST_GRACE
             elif self._aborted_at is not None:
-                if now - max(since, self._aborted_at) >= _GRACE:
+                retries = now - self._aborted_at >= _RETRIES
+                if retries or now - max(since, self._aborted_at) >= _GRACE:
                     text = f"rank {rank} was still in its own code {_GRACE:g} s after that"
+                    if retries:
+                        text = f"rank {rank} still called {_RETRIES:g} s after that, though every call fails from then on"
                     self.notes.append(f"{text}\n{self._where(rank)}")
                     self._end(rank, self._job.abort_cause, now)
             elif self._stall is not None and now - since >= self._stall:

@@ -212,6 +212,11 @@ def _argument_count(fn: Callable[..., Any]) -> int:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
+def _check_begun(result: Any) -> None:
+    if inspect.isgenerator(result) and inspect.getgeneratorstate(result) == inspect.GEN_CREATED:
+        raise ValueError(f"the program returns a generator that has not begun: nothing of the body of {result.__qualname__}() has run")
+
+
 def check_options(
     fn: Callable[..., Any], ranks: int, seed: int | None = None, timeout: float | None = None, stall: float | None = None
 ) -> None:
@@ -226,7 +231,8 @@ def check_options(
             raise ValueError(f"{name} is {seconds!r}, want seconds that have an end")
     if stall == 0:
         raise ValueError("stall is 0, want more seconds, or None for no limit")
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    called = (fn, type(fn).__call__ if callable(fn) else None)
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
         raise ValueError(f"{getattr(fn, '__qualname__', fn)} is a generator function: a call of it runs nothing of its body")
 
 
@@ -267,6 +273,11 @@ def run(
     Errors: ValueError for options that do not fit. An exception of a rank is in the report.
     """
     check_options(fn, ranks, seed, timeout, stall)
+    if schedule is not None and not isinstance(schedule, str):
+        raise ValueError(f"schedule is {schedule!r}, want a text, such as 'seeded:7'")
+    for name, value in (("poison", poison), ("late_completion", late_completion)):
+        if value not in (None, False, True):
+            raise ValueError(f"{name} is {value!r}, want True, False, or None for what the schedule has")
     if parallel:
         if seed is not None or schedule not in (None, "free"):
             asked = f"seed={seed}" if seed is not None else f"schedule={schedule!r}"
@@ -354,6 +365,7 @@ class Ranks:
                 try:
                     result = self._fn(rank) if self._takes_rank else self._fn()
                     self.results[rank] = result = asyncio.run(result) if inspect.iscoroutine(result) else result
+                    _check_begun(result)
                     if self.on_result is not None:
                         self.on_result(result)
                 except unittest.SkipTest as skip:

@@ -7,11 +7,13 @@ import collections
 import functools
 import io
 import itertools
+import operator
 import os
 import queue
 import random
 import sys
 import types
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,8 +32,9 @@ class Variables:
     roots: what can be called, and further variables as (name, value).
     """
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[Any], *, swap_random: bool) -> None:
         self._roots = list(roots)
+        self._swap_random = swap_random  # the states of random and numpy.random are each rank's own
         self._before = self._marks()
         self._changed: list[str] = []
 
@@ -48,11 +51,28 @@ class Variables:
         marks: dict[str, Any] = {}
         for name, value in _named(self._roots):  # two functions may each have a variable of that name
             marks.setdefault(name, []).append(_mark(value, _DEEP, left))
-        return marks
+        return {**marks, **_of_process(self._swap_random)}
+
+
+def _of_process(swap_random: bool) -> dict[str, Any]:
+    """State that a process has once, whatever a program calls it by."""
+    marks: dict[str, Any] = {
+        "os.environ": dict(os.environ),
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's choice of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "torch's number of threads": torch.get_num_threads(),
+    }
+    if not swap_random:
+        marks["the state of random (want swap_random=True)"] = random.getstate()
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            marks["the state of numpy.random (want swap_random=True)"] = repr(numpy.random.get_state())
+    return marks
 
 
 def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
     seen: dict[int, Any] = {}  # kept, since the number of an object that is gone is that of another one soon
+    looked_at: dict[int, Any] = {}
     waiting = list(roots)
     while waiting:
         at = waiting.pop()
@@ -61,10 +81,10 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         seen[id(at)] = at
         if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
             name, value = at
-            if isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial, type)):
+            if isinstance(value, _CODE):
                 waiting.append(value)
             elif not isinstance(value, types.ModuleType):
-                waiting.append(type(value))
+                waiting += [type(value), *_code_within(value, _DEEP, looked_at)]
                 yield name, value
         elif isinstance(at, functools.partial):
             arguments = [*enumerate(at.args), *at.keywords.items()]
@@ -73,9 +93,12 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             waiting += [at.__func__, (f"{type(at.__self__).__name__} (self)", at.__self__)]
         elif isinstance(at, types.BuiltinMethodType):  # list.append of a list; functions have their module there
             waiting.append((f"{type(at.__self__).__name__} (self)", at.__self__))
+        elif isinstance(at, functools._lru_cache_wrapper):
+            waiting.append(at.__wrapped__)
+            yield f"{at.__name__} (its cache)", _Members(zip(("hits", "misses", "", "entries"), at.cache_info(), strict=True))
         elif isinstance(at, types.FunctionType):
             waiting += [getattr(at, "__wrapped__", None), *_defaults(at)]
-            if not _ranks.is_callers(at.__code__.co_filename):
+            if not _is_callers_function(at):
                 continue
             own = {key: value for key, value in vars(at).items() if key != "__wrapped__"}
             if own:
@@ -84,9 +107,36 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         elif isinstance(at, type):
             for kind in filter(_of_caller, at.__mro__):
                 waiting += filter(None, map(_function_of, vars(kind).values()))
+                waiting += [member for member in vars(kind).values() if isinstance(member, type)]
                 yield kind.__name__, _Members({key: member for key, member in vars(kind).items() if _is_state(member)})
         elif callable(at):
             waiting.append((f"{type(at).__name__} (self)", at))
+
+
+_CODE = (
+    types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial, functools._lru_cache_wrapper, type
+)  # fmt: skip
+
+
+def _code_within(value: Any, depth: int, seen: dict[int, Any]) -> Iterator[Any]:
+    """Functions and the like in containers and attributes, which a program calls from there."""
+    if isinstance(value, _CODE):
+        yield value
+        return
+    if depth == 0 or id(value) in seen or len(seen) >= _MOST:
+        return
+    items: Iterable[Any] = ()
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque, collections.UserList)):
+        items = value
+    elif isinstance(value, (dict, collections.UserDict)):
+        items = value.values()
+    elif _of_caller(type(value)):
+        items = _members(value).values()
+    else:
+        return
+    seen[id(value)] = value
+    for item in itertools.islice(items, _MOST):
+        yield from _code_within(item, depth - 1, seen)
 
 
 def _function_of(member: Any) -> types.FunctionType | None:
@@ -126,12 +176,22 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _of_caller(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return file is not None and _ranks.is_callers(file)
+    return _is_callers(getattr(sys.modules.get(kind.__module__), "__file__", None), kind.__module__)
 
 
-class _Members(dict[str, Any]):
+def _is_callers_function(function: types.FunctionType) -> bool:
+    file = function.__code__.co_filename
+    names = function.__globals__
+    return _is_callers(names.get("__file__") if file.startswith("<") else file, names.get("__name__", ""))
+
+
+def _is_callers(file: str | None, module: str) -> bool:
+    if file is None or file.startswith("<"):  # a program that is typed in, or comes from a pipe
+        return module == "__main__"
+    return _ranks.is_callers(file)
+
+
+class _Members(dict[Any, Any]):
     """Members of an object, gathered for a mark: which dict it is means nothing."""
 
 
@@ -163,6 +223,8 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
         return id(value)
     if isinstance(value, (list, tuple, collections.deque)):
         return (id(value), [_mark(item, depth - 1, left) for item in itertools.islice(value, left[0])], len(value))
+    if isinstance(value, (collections.UserDict, collections.UserList, collections.UserString)):
+        return (id(value), _mark(value.data, depth - 1, left))
     if isinstance(value, dict):
         marks = [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]]
         return (0 if isinstance(value, _Members) else id(value), marks, len(value))
@@ -174,12 +236,63 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
         return (id(value), None if value.closed else value.getvalue())
     if isinstance(value, itertools.count):
         return repr(value)
+    if isinstance(value, types.GeneratorType) or _is_plain_iterator(value):
+        return (id(value), _mark_iterator(value, depth, left))
     if isinstance(value, random.Random) and value is not getattr(random, "_inst", None):  # that one's functions are the module's
         return (id(value), value.getstate())
-    if isinstance(value, queue.Queue):
-        return (id(value), _mark(value.queue, depth - 1, left))
-    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
-        return (id(value), value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes()))
+    if isinstance(value, torch.Generator):
+        return (id(value), bytes(value.get_state().tolist()))
+    if isinstance(value, (queue.Queue, queue.SimpleQueue)):
+        return (id(value), _mark(getattr(value, "queue", value.qsize()), depth - 1, left))
+    if type(value).__module__.partition(".")[0] == "numpy":
+        return (id(value), _mark_of_numpy(value, depth, left))
+    if isinstance(value, torch.optim.Optimizer):
+        return (id(value), _mark(_Members(groups=value.param_groups, state=_Members(value.state)), depth - 1, left))
     if isinstance(value, (torch.nn.Module, types.SimpleNamespace)) or _of_caller(type(value)):
         return (id(value), _mark(_members(value), depth - 1, left))
     return id(value)
+
+
+def _is_plain_iterator(value: Any) -> bool:
+    return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
+
+
+def _mark_iterator(value: Any, depth: int, left: list[int]) -> Any:
+    """How far it has come."""
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        if frame is None:
+            return None
+        held = [item for name, item in frame.f_locals.items() if not name.startswith("__")]
+        return (frame.f_lasti, [_mark(item, depth - 1, left) for item in held], _mark(value.gi_yieldfrom, depth - 1, left))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of itertools, whose iterators are to lose this
+            _, arguments, *state = value.__reduce_ex__(2)
+    except Exception:
+        arguments, state = (), []
+    return [operator.length_hint(value, 0), [_mark_within(item, depth - 1, left) for item in (*arguments, *state)]]
+
+
+def _mark_within(value: Any, depth: int, left: list[int]) -> Any:
+    """Of what an iterator tells of itself, some of which is made anew each time."""
+    left[0] -= 1
+    if depth <= 0 or left[0] <= 0:
+        return None
+    if _is_plain_iterator(value):
+        return _mark_iterator(value, depth, left)
+    if isinstance(value, tuple):
+        return [_mark_within(item, depth - 1, left) for item in value]
+    return repr(value) if isinstance(value, (int, str, range)) else len(value) if isinstance(value, list) else None
+
+
+def _mark_of_numpy(value: Any, depth: int, left: list[int]) -> Any:
+    if type(value).__name__ == "ndarray":
+        if value.dtype.hasobject:
+            return [_mark(item, depth - 1, left) for item in value.ravel().tolist()[: left[0]]]
+        return value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes())
+    bits = getattr(value, "bit_generator", value)  # of a Generator
+    if hasattr(value, "get_state"):  # a RandomState
+        return repr(value.get_state())
+    state = getattr(bits, "state", None)
+    return repr(state) if isinstance(state, dict) else None

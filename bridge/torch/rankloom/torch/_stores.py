@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed import fake_pg
 
 from rankloom import _rerun
@@ -160,6 +161,8 @@ def _tcp_store(
         store = named.tcp(host_name, port, is_master)
     if timeout is not None:
         store.set_timeout(timeout)
+    if timeout in (distributed_c10d.default_pg_timeout, distributed_c10d.default_pg_nccl_timeout):
+        timeout = None  # which init_process_group() passes on where its caller names none
     master = f"the master of the TCPStore at port {port}"  # a host has many names
     if is_master:
         named.workers.set(master, "")
