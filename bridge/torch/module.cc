@@ -148,11 +148,11 @@ std::vector<int> meet(c10d::Store& store, int rank, int size, int mine) {
 // Ranks that want to meet in a file of their own each would wait for each other for ever, though all are in one job.
 void meet_in_file(c10d::Store& store, int size) {
   c10d::Store* below = &store;
-  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(below))
-    below = prefixed->getUnderlyingStore().get();
+  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(below)) below = prefixed->getUnderlyingStore().get();
   const auto* const file = dynamic_cast<TorchFileStore*>(below);
   if (file == nullptr) return;
-  const std::string all = absl::StrCat("rankloom/all ", size, " ranks in ", file->path().substr(file->path().rfind('/') + 1));
+  const std::string name = file->path().substr(file->path().rfind('/') + 1);
+  const std::string all = absl::StrCat("rankloom/all ", size, " ranks in ", name);
   if (store.add("rankloom/ranks", 1) % size == 0) store.set(all, std::vector<uint8_t>());
   store.wait({all});
 }
