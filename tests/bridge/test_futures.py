@@ -164,6 +164,47 @@ def test_a_future_of_ranks_that_run_at_once_ends_with_its_call(chained: bool) ->
     assert "Deadlock" in report.text and "rank 0 waits in all_reduce seq 1" in report.text, report.text
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"parallel": True}])
+@pytest.mark.parametrize("wait", ["wait_all", "collect_all", "then"])
+def test_futures_of_several_calls_end_with_these(wait: str, options: dict[str, Any]) -> None:
+    def program(rank: int) -> Any:
+        calls = [dist.all_reduce(torch.tensor([10.0**rank]), async_op=True)]
+        if rank == 0 or complete:
+            calls.append(dist.all_reduce(torch.tensor([2 * 10.0**rank]), async_op=True))
+        futures = [call.get_future() for call in calls]
+        if wait == "wait_all":
+            return [value[0].item() for value in torch.futures.wait_all(futures)]
+        both = torch.futures.collect_all(futures)
+        if wait == "then":
+            both = both.then(lambda done: done.value())
+        return [future.value()[0].item() for future in both.wait()]
+
+    complete = True
+    report = rankloom.torch.run(program, 2, timeout=30, **options)
+    report.raise_if_failed()
+    assert report.results == [[11, 22]] * 2
+    complete = False
+    report = rankloom.torch.run(program, 2, timeout=30, **options)
+    assert report.text.startswith("Deadlock: no rank can move\n") and "rank 0 waits in all_reduce seq 2" in report.text, report.text
+
+
+def test_futures_of_several_calls_are_verified() -> None:
+    def program(rank: int) -> list[float]:
+        futures = [dist.all_reduce(torch.tensor([10.0**rank]), async_op=True).get_future() for _ in range(2)]
+        return [value[0].item() for value in torch.futures.wait_all(futures)]
+
+    found = rankloom.torch.explore(program, 2, runs=4000)
+    assert found.verified, found.summary
+
+    def hidden(rank: int) -> None:
+        other: torch.futures.Future[Any] = torch.futures.Future()
+        other.set_result(None)
+        torch.futures.wait_all([other, dist.barrier(async_op=True).get_future()])
+
+    found = rankloom.torch.explore(hidden, 2, strategies=["exhaustive"])
+    assert found.ok and "not verified because of: futures of torch that are not of a call" in found.summary
+
+
 def test_a_backward_pass_of_ranks_that_run_at_once_ends_with_its_calls() -> None:
     def program(rank: int) -> None:
         ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))

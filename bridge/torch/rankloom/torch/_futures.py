@@ -22,7 +22,8 @@ _c10d: Any = torch._C._distributed_c10d
 _Future: Any = torch._C.Future
 _originals: dict[str, Any] = {name: getattr(_Future, name) for name in ("wait", "done", "value", "then", "add_done_callback")}
 
-_calls: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # future -> the work that it comes of
+_calls: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()  # future -> the works that it comes of
+_collect: Callable[[list[Any]], Any] = torch._C._collect_all
 
 
 def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -34,7 +35,7 @@ def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         finally:
             _ext.futures_come_later(before)
         if _ext.scheduled() or isinstance(work, _ext.Work):
-            _calls[future] = work
+            _calls[future] = (work,)
         return future
 
     return get_future
@@ -51,9 +52,16 @@ def _see(future: Any) -> None:
 def _then(self: Any, callback: Any) -> Any:
     _see(self)  # what is chained to a complete future runs at once
     future = _originals["then"](self, callback)
-    work = _calls.get(self)
-    if work is not None:
-        _calls[future] = work
+    works = _calls.get(self)
+    if works is not None:
+        _calls[future] = works
+    return future
+
+
+def _collect_all(futures: list[Any]) -> Any:
+    future = _collect(futures)
+    if futures and all(one in _calls for one in futures):
+        _calls[future] = tuple(work for one in futures for work in _calls[one])
     return future
 
 
@@ -64,20 +72,24 @@ def _add_done_callback(self: Any, callback: Any) -> Any:
 
 def _look(future: Any) -> None:
     """Tells a search that the caller's next steps depend on whether the future is complete."""
-    work = _calls.get(future)
-    if work is not None:
+    works = _calls.get(future)
+    for work in works or ():
         _ext.look_at_futures(work)
-    else:
+    if works is None:
         _ext.uncovered("futures of torch that are not of a call, nor of its then()")
+
+
+def _settle_calls(works: tuple[Any, ...]) -> None:
+    """Waits where the scheduler sees it: timeouts of the calls count, and a report says which call it is."""
+    for work in works:
+        _ext.settle(work)
 
 
 def settle(future: Any) -> None:
     """Returns when the future is complete. Errors: what ends the run; that of the future is not raised."""
     done = _originals["done"]
     if not done(future):
-        work = _calls.get(future)
-        if work is not None:
-            _ext.settle(work)  # its timeout counts, and a report says which call it is
+        _settle_calls(_calls.get(future, ()))
         if not done(future):
             gate = _ext.FutureGate()
             _originals["add_done_callback"](future, lambda _: gate.open())
@@ -86,12 +98,13 @@ def settle(future: Any) -> None:
 
 
 def _wait(self: Any) -> Any:
-    if (work := _calls.get(self)) is not None:
+    works = _calls.get(self, ())
+    for work in works:
         _ext.let_pass(work)
     if _ext.scheduled():
         settle(self)
-    elif work is not None and not _originals["done"](self):
-        _ext.settle(work)  # where the scheduler sees it, and the call's timeout counts
+    elif not _originals["done"](self):
+        _settle_calls(works)
     return _originals["wait"](self)
 
 
@@ -116,12 +129,12 @@ def _of_hook(register: Callable[..., Any]) -> Callable[..., Any]:
                 return future
             # Outside of a backward pass, as of a rank that has joined, the reducer asks the future itself, which has no call by then.
             in_backward = torch._C._current_graph_task_id() != -1
-            work = None if _ext.scheduled() else _calls.get(future)
-            wait = functools.partial(settle, future) if work is None else functools.partial(_ext.settle, work)
-            if in_backward and (_ext.scheduled() or work is not None):
+            works = () if _ext.scheduled() else _calls.get(future, ())
+            wait = functools.partial(_settle_calls, works) if works else functools.partial(settle, future)
+            if in_backward and (_ext.scheduled() or works):
                 # Before the reducer's own, which comes once all buckets have their future.
                 Variable._execution_engine.queue_callback(wait)
-            elif work is not None:
+            elif works:
                 wait()
             return future
 
@@ -144,6 +157,7 @@ def patch() -> None:
     """For good, and once: elsewhere than on ranks all is as before."""
     for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then), ("add_done_callback", _add_done_callback)):
         setattr(_Future, name, function)
+    torch._C._collect_all = _collect_all
     for name in ("get_future", "get_future_result"):
         if hasattr(_c10d.Work, name):
             setattr(_c10d.Work, name, _of_call(getattr(_c10d.Work, name)))
