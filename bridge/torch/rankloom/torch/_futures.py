@@ -8,6 +8,7 @@ future that is handed to C++ in another way is awaited first.
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,8 @@ _Future: Any = torch._C.Future
 _originals: dict[str, Any] = {name: getattr(_Future, name) for name in ("wait", "done", "value", "then", "add_done_callback")}
 
 _calls: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()  # future -> the works that it comes of
+# Future of collect_all() -> the works of each future that it collects, which it gives as objects of Python's of its own.
+_parts: weakref.WeakKeyDictionary[Any, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 _collect: Callable[[list[Any]], Any] = torch._C._collect_all
 
 
@@ -61,8 +64,16 @@ def _then(self: Any, callback: Any) -> Any:
 def _collect_all(futures: list[Any]) -> Any:
     future = _collect(futures)
     if futures and all(one in _calls for one in futures):
-        _calls[future] = tuple(work for one in futures for work in _calls[one])
+        _parts[future] = parts = [_calls[one] for one in futures]
+        _calls[future] = tuple(itertools.chain.from_iterable(parts))
     return future
+
+
+def _known(future: Any, value: Any) -> Any:
+    """The future's value."""
+    for one, works in zip(value if future in _parts else (), _parts.get(future, ()), strict=True):
+        _calls[one] = works
+    return value
 
 
 def _add_done_callback(self: Any, callback: Any) -> Any:
@@ -105,7 +116,7 @@ def _wait(self: Any) -> Any:
         settle(self)
     elif not _originals["done"](self):
         _settle_calls(works)
-    return _originals["wait"](self)
+    return _known(self, _originals["wait"](self))
 
 
 def _done(self: Any) -> bool:
@@ -116,7 +127,7 @@ def _done(self: Any) -> bool:
 def _value(self: Any) -> Any:
     if _ext.current() is not None and _ext.scheduled():  # not in a callback, whose future is complete
         _look(self)
-    return _originals["value"](self)
+    return _known(self, _originals["value"](self))
 
 
 def _of_hook(register: Callable[..., Any]) -> Callable[..., Any]:
