@@ -101,7 +101,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
  public:
   FaultWork(Scheduler* scheduler, int rank, Work inner, std::vector<Fault> faults, FaultInjector* injector,
             const char* op, std::string group, int64_t seq, std::shared_ptr<ProcessGroup> aborts,
-            std::optional<TensorView> output)
+            std::optional<TensorView> output, IssueGate* gate)
       : WorkState(scheduler, rank),
         inner_(WorkState::shared(inner)),
         handle_(std::move(inner)),
@@ -111,7 +111,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
         group_(std::move(group)),
         seq_(seq),
         aborts_(std::move(aborts)),
-        output_(std::move(output)) {
+        output_(std::move(output)),
+        gate_(gate) {
     holds_owners(true);  // by the inner work
     ends_with_whole();   // which is told of its end before it is done
     owns_record(inner_->own_record());
@@ -130,11 +131,10 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
     touched_by_strike();
     if (have_struck_.exchange(true)) return waited;  // in another wait, of another thread of the rank
     for (const Fault& fault : faults_) {
-      if (fault.kind == Kind::kCorrupt && !(waited.ok() && writes)) continue;
+      if (fault.kind == Kind::kCorrupt && !(waited.ok() && writes && corrupt_output())) continue;
       injector_.struck(fault);
       const absl::Status acted = injector_.act(fault, {.rank = rank(), .group = group_, .op = op_, .seq = seq_}, code);
       if (!acted.ok()) return acted;
-      if (fault.kind == Kind::kCorrupt) flip_bit(*output_);
       if (fault.kind == Kind::kAbort) aborts_->abort("injected, after the call", code);
     }
     return waited;
@@ -175,6 +175,8 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   // Whether a corrupt call may flip a bit of its output. Once the rank has learned of the end in another way than by a
   // wait, the output is its own memory.
   bool writes_output() const;
+  // False: the rank let go of its call on a stream, and of the memory, while the stream waited.
+  bool corrupt_output() const;
 
   const std::shared_ptr<WorkState> inner_;
   Work handle_;  // on the inner work, as long as there is one on this
@@ -186,6 +188,7 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   const int64_t seq_;
   const std::shared_ptr<ProcessGroup> aborts_;
   const std::optional<TensorView> output_;  // whose bit a corrupt call flips
+  IssueGate* const gate_;                   // of the stream's call, by which alone this one is waited for; else null
   bool opens_outputs_ = false;              // by a group of rankloom's; another's work does not say when they are free
 };
 
@@ -199,6 +202,13 @@ class FaultWork final : public WorkState, public std::enable_shared_from_this<Fa
   if (!output_.has_value()) return false;
   uses_memory_of(world_ref(), rank());
   return !opens_outputs_ || outputs_are_open();
+}
+
+bool FaultWork::corrupt_output() const {
+  if (gate_ != nullptr && !gate_->enter()) return false;
+  flip_bit(*output_);
+  if (gate_ != nullptr) (void)gate_->leave();
+  return true;
 }
 
 }  // namespace
@@ -236,11 +246,12 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   if (faults.empty()) return inner_->execute(std::move(call));
   const CodeSite code = call.code;
   const int64_t seq = call.seq;
+  IssueGate* const gate = call.way.gate;
   std::optional<TensorView> output;
   if (const CollectiveCall* const part = corruptible(call, ProcessGroup::rank(), When::kAfter); part != nullptr)
     output = part->outputs[0];
   // A fault may sleep, an abort has scheduling points, and the rank may let go of a call on its stream meanwhile.
-  const auto act = [&, gate = call.way.gate](const Fault& fault, std::string_view aborted) {
+  const auto act = [&](const Fault& fault, std::string_view aborted) {
     const bool kept = gate == nullptr || gate->leave();
     if (kept) injector_->struck(fault);
     absl::Status acted = kept ? injector_->act(fault, what, code) : absl::OkStatus();
@@ -277,7 +288,7 @@ absl::StatusOr<Work> FaultGroup::execute(CollectiveCall&& call) {
   if (faults.empty()) return work;
   auto wrapped =
       std::make_shared<FaultWork>(front.scheduler(), front.rank_state()->rank(), *std::move(work), std::move(faults),
-                                  injector_, name, group()->name(), seq, inner_, std::move(output));
+                                  injector_, name, group()->name(), seq, inner_, std::move(output), gate);
   wrapped->watch();
   return WorkState::handle(std::move(wrapped));
 }

@@ -236,6 +236,25 @@ TEST_F(FileStoreTest, ATornRecordIsIgnoredAndCutOffByTheNextWriter) {
   }
 }
 
+// A value is read into its own memory where it is larger than a reader's buffer of 64 KiB.
+TEST_F(FileStoreTest, ALargeValueThatIsCutOffIsIgnored) {
+  const std::string large(200000, 'x');
+  {
+    auto store = FileStore::open(path_);
+    store->set("a", "value");
+    store->set("large", large);
+  }
+  const std::string whole = read_file(path_);
+  for (const size_t length : {whole.size() - 1, whole.size() - 70000, whole.size() - 199000}) {
+    SCOPED_TRACE("cut to " + std::to_string(length));
+    write_file(path_, std::string_view(whole).substr(0, length));
+    auto store = FileStore::open(path_);
+    EXPECT_EQ(store->list_keys(), std::vector<std::string>{"a"});
+    store->set("large", large);
+    EXPECT_EQ(FileStore::open(path_)->get("large"), large);
+  }
+}
+
 // ---- damage
 
 TEST_F(FileStoreTest, EveryFlippedBitIsFoundAndNothingIsCutOff) {
