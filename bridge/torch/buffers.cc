@@ -86,9 +86,9 @@ void HeldTensors::copy_back() {
   for (const std::shared_ptr<HeldTensors>& part : parts_) {
     if (part != nullptr) part->copy_back();
   }
-  if (aside_.empty() && !counts_writes_) return;
+  if (aside_.empty() && counted_writes_ == 0) return;
   std::call_once(copied_, [this] {
-    if (counts_writes_) {
+    for (int time = 0; time < counted_writes_; ++time) {
       for (size_t i = 0; i < tensors_.size(); ++i) {
         if (!is_input_[i]) count_write(tensors_[i]);
       }

@@ -33,7 +33,7 @@ class HeldTensors {
   bool copies_on_host() const { return copies_on_host_; }
   // Torch's counters of writes in place are to tell of the outputs once the call is done, as they do where gloo copies
   // a result into them: a backward pass that needs what was there before is refused.
-  void count_writes() { counts_writes_ = true; }
+  void count_writes(int times) { counted_writes_ = times; }
   // One for several, of which some may be null.
   static std::shared_ptr<HeldTensors> of(std::vector<std::shared_ptr<HeldTensors>> parts);
 
@@ -66,7 +66,7 @@ class HeldTensors {
   std::optional<at::Device> device_;
   DeviceUses device_uses_;
   bool copies_on_host_ = false;
-  bool counts_writes_ = false;
+  int counted_writes_ = 0;  // of each output
   std::once_flag copied_;
 };
 

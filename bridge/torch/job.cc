@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -163,6 +164,8 @@ Job::Job(std::shared_ptr<World> world, int number, bool swap_python_random)
       world_(std::move(world)),
       device_streams_(world_.get()),
       swaps_random_(world_->scheduler().deterministic()),
+      errors_(static_cast<size_t>(world_->size())),
+      given_up_(static_cast<size_t>(world_->size())),
       failed_(static_cast<size_t>(world_->size())),
       told_(static_cast<size_t>(world_->size()) + 1) {
   if (swaps_random_)
@@ -312,6 +315,17 @@ std::optional<absl::Status> Job::remembered(int rank, std::string_view text) con
   return std::nullopt;
 }
 
+void Job::note_error(int rank) {
+  if (rank < 0 || rank >= world_->size()) return;
+  errors_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed);
+  if (!given_up_[static_cast<size_t>(rank)]) return;
+  const GilRelease no_gil;
+  static auto* const mu = new std::mutex;
+  static auto* const never = new std::condition_variable;
+  std::unique_lock<std::mutex> lock(*mu);
+  never->wait(lock, [] { return false; });
+}
+
 void Job::skip(std::string_view reason) {
   const GilRelease no_gil;
   {
@@ -450,6 +464,8 @@ void remember_told(Job& job, const DistError& error, const std::string& text) {
 
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   if (job != nullptr) {
+    int rank = -1;
+    if (Job::current(&rank).get() == job) job->note_error(rank);
     if (const std::string reason = job->skip_reason(); !reason.empty()) {
       const py::gil_scoped_acquire gil;
       PyErr_SetString(py::module_::import("unittest").attr("SkipTest").ptr(), reason.c_str());

@@ -87,6 +87,14 @@ class Job : public std::enable_shared_from_this<Job> {
   // Python's stacks of the ranks' threads.
   std::string stacks() const;
 
+  // Errors that became exceptions of `rank`'s, so far.
+  uint64_t errors(int rank) const { return errors_[static_cast<size_t>(rank)].load(std::memory_order_relaxed); }
+  // Nobody waits for `rank` any longer: with its next error its thread sleeps until the process ends, which would
+  // otherwise end it within a call.
+  void give_up(int rank) { given_up_[static_cast<size_t>(rank)] = true; }
+  // Of an error that is about to become an exception of `rank`'s.
+  void note_error(int rank);
+
   // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
   void after_point(int rank) {
     if (swaps_random_ && random_owner_.load(std::memory_order_relaxed) != rank) swap_random(rank);
@@ -125,6 +133,9 @@ class Job : public std::enable_shared_from_this<Job> {
   const std::shared_ptr<World> world_;
   DeviceStreams device_streams_;
   const bool swaps_random_;
+
+  std::vector<std::atomic<uint64_t>> errors_;  // by rank
+  std::vector<std::atomic<bool>> given_up_;    // by rank
 
   mutable std::mutex mu_;
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity

@@ -151,9 +151,15 @@ void meet_in_file(c10d::Store& store, int size) {
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(below)) below = prefixed->getUnderlyingStore().get();
   const auto* const file = dynamic_cast<TorchFileStore*>(below);
   if (file == nullptr) return;
-  const std::string name = file->path().substr(file->path().rfind('/') + 1);
-  const std::string all = absl::StrCat("rankloom/all ", size, " ranks in ", name);
-  if (store.add("rankloom/ranks", 1) % size == 0) store.set(all, std::vector<uint8_t>());
+  // The end of a long path: reports show no more of a key.
+  constexpr size_t kShown = 20;
+  const std::string& path = file->path();
+  const std::string name = path.size() <= kShown ? path : "..." + path.substr(path.size() - kShown);
+  const int64_t came = store.add("rankloom/ranks", 1);
+  const int64_t round = (came - 1) / size;  // a file may serve several groups, one after the other
+  const std::string of_round = round == 0 ? "" : absl::StrCat(", round ", round + 1);
+  const std::string all = absl::StrCat("rankloom/", size, " ranks in ", name, of_round);
+  if (came % size == 0) store.set(all, std::vector<uint8_t>());
   store.wait({all});
 }
 
@@ -250,6 +256,12 @@ void bind_futures(py::module_& m) {
   m.def(
       "futures_come_later", [](bool later) { return std::exchange(futures_come_later(), later); }, py::arg("later"));
   m.def(
+      "futures_are_awaited", [](bool awaited) { return std::exchange(futures_are_awaited(), awaited); },
+      py::arg("awaited"));
+  m.def(
+      "calls_come_at_once", [](bool at_once) { return std::exchange(calls_come_at_once(), at_once); },
+      py::arg("at_once"));
+  m.def(
       "settle",
       [](const c10::intrusive_ptr<c10d::Work>& work) {
         if (auto* const ours = dynamic_cast<TorchWork*>(work.get()); ours != nullptr) ours->settle();
@@ -322,6 +334,8 @@ PYBIND11_MODULE(_ext, m) {
            [](Job& job) { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(job.store())); })
       .def("running", &Job::running)
       .def("describe", &Job::describe)
+      .def("errors", &Job::errors, py::arg("rank"))
+      .def("give_up", &Job::give_up, py::arg("rank"))
       .def("attach", &Job::attach, py::arg("rank"))
       .def("fail", &Job::fail, py::arg("rank"), py::arg("text"))
       .def("skip", &Job::skip, py::arg("reason"))

@@ -15,9 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "bridge/torch/device_streams.h"
 #include "bridge/torch/python_frames.h"
+#include "bridge/torch/torch_future.h"
 #include "bridge/torch/torch_work.h"
 #include "rankloom/fake.h"
 #include "sim/base/dist_error.h"
+#include "sim/schedule/step_record.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::bridge {
@@ -283,6 +285,8 @@ void TorchBackend::issue_real(const Buffers& buffers, const Asked& asked, int ti
     options.timeout = absl::FromChrono(asked.timeout);
   options.keep_alive = buffers.held();
   if (!asked.waits) buffers.held()->note_versions(code);
+  if (StepRecord* const record = job_->world().scheduler().record(); record != nullptr && calls_come_at_once())
+    record->uncovered("calls of what is chained to a future in a backward pass: with gloo they may come later");
   works.reserve(static_cast<size_t>(times));
   const int rank = group_->global_rank();
   try {
@@ -374,8 +378,8 @@ void TorchBackend::check_contiguous_like_gloo(const char* op, const char* what, 
               ": gloo copies none aside");
 }
 
-void TorchBackend::count_writes_like_gloo(const Buffers& buffers) const {
-  if (name_ == "gloo" && !fake_ && buffers.held() != nullptr) buffers.held()->count_writes();
+void TorchBackend::count_writes_like_gloo(const Buffers& buffers, int times) const {
+  if (name_ == "gloo" && !fake_ && buffers.held() != nullptr) buffers.held()->count_writes(times);
 }
 
 c10::intrusive_ptr<c10d::Work> TorchBackend::broadcast(std::vector<at::Tensor>& tensors,
@@ -410,6 +414,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allreduce_coalesced(std::vector<at:
   Buffers held = buffers("all_reduce_coalesced", false);
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> views = held.outs(tensors);
+  count_writes_like_gloo(held);
   return issue(c10d::OpType::ALLREDUCE_COALESCED, held, Asked(opts), tensors, 1,
                [&](int, const CallOptions& options, CodeSite code) {
                  return group_->all_reduce_coalesced(views, op, options, code);
@@ -524,7 +529,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE(at:
   Buffers held = buffers("all_gather_into_tensor", true);
   const TensorView in = held.in(input);
   const TensorView out = held.out(output);
-  count_writes_like_gloo(held);
+  count_writes_like_gloo(held, 2);
   // Futures of gloo's hold the ranks' parts.
   std::vector<at::Tensor> results = name_ == "gloo" && !fake_ ? at::chunk(output, size_) : std::vector{output};
   auto work = issue(c10d::OpType::_ALLGATHER_BASE, held, Asked(opts), std::move(results), 1,
@@ -561,6 +566,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::allgather_coalesced(std::vector<std
   for (size_t i = 0; i < views.size(); i += outputs.size())
     out.emplace_back(views.begin() + static_cast<ptrdiff_t>(i),
                      views.begin() + static_cast<ptrdiff_t>(i + outputs.size()));
+  count_writes_like_gloo(held);
   auto work = issue(c10d::OpType::ALLGATHER_COALESCED, held, Asked(opts), flat(outputs), static_cast<int>(in.size()),
                     [&](int i, const CallOptions& options, CodeSite code) {
                       return group_->all_gather(out[static_cast<size_t>(i)], in[static_cast<size_t>(i)], options, code);
@@ -581,6 +587,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_ALL_GATHER_SINGLE_COA
   Buffers held = buffers("all_gather_into_tensor_coalesced", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
+  count_writes_like_gloo(held, 2);
   auto work = issue(c10d::OpType::COALESCED, held, Asked(opts), outputs, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->all_gather_into_tensor_coalesced(out, in, options, code);
@@ -600,6 +607,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::gather(std::vector<std::vector<at::
   check_like_gloo("gather", all, only("gather", "input", inputs));
   const TensorView in = held.in(inputs[0]);
   const std::vector<TensorView> out = held.outs(all);
+  count_writes_like_gloo(held);
   auto work =
       issue(c10d::OpType::GATHER, held, Asked(opts), all, 1, [&](int, const CallOptions& options, CodeSite code) {
         return group_->gather(out, in, static_cast<int>(opts.rootRank), options, code);
@@ -682,6 +690,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::RANKLOOM_C10D_REDUCE_SCATTER_SINGLE
   const ReduceOp op = reduce_op(opts.reduceOp);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
+  count_writes_like_gloo(held);
   auto work = issue(RANKLOOM_C10D_OP_REDUCE_SCATTER_TENSOR_COALESCED, held, Asked(opts), outputs, 1,
                     [&](int, const CallOptions& options, CodeSite code) {
                       return group_->reduce_scatter_tensor_coalesced(out, in, op, options, code);
@@ -731,6 +740,7 @@ c10::intrusive_ptr<c10d::Work> TorchBackend::alltoall(std::vector<at::Tensor>& o
   Buffers held = buffers("all_to_all", true);
   const std::vector<TensorView> in = held.ins(inputs);
   const std::vector<TensorView> out = held.outs(outputs);
+  count_writes_like_gloo(held);
   auto work =
       issue(c10d::OpType::ALLTOALL, held, Asked(opts), outputs, 1,
             [&](int, const CallOptions& options, CodeSite code) { return group_->all_to_all(out, in, options, code); });

@@ -123,8 +123,8 @@ class TorchBackend final : public c10d::Backend {
   // The same of the ranks' parts of `whole`, which lie behind each other along the first dimension.
   void check_parts_like_gloo(const char* op, const at::Tensor& whole, const at::Tensor& part) const;
   void check_contiguous_like_gloo(const char* op, const char* what, const at::Tensor& tensor) const;
-  // For calls in which gloo copies the result into the outputs.
-  void count_writes_like_gloo(const Buffers& buffers) const;
+  // Writes to each output that gloo counts in the call: copies of its result, and of what it has copied aside.
+  void count_writes_like_gloo(const Buffers& buffers, int times = 1) const;
   // The one tensor of a list, with an error that counts them.
   const at::Tensor& only(const char* op, const char* what, const std::vector<at::Tensor>& tensors) const;
 

@@ -41,4 +41,14 @@ bool& futures_come_later() {
   return later;
 }
 
+bool& calls_come_at_once() {
+  thread_local bool at_once = false;
+  return at_once;
+}
+
+bool& futures_are_awaited() {
+  thread_local bool awaited = false;
+  return awaited;
+}
+
 }  // namespace rankloom::bridge

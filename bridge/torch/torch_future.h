@@ -29,4 +29,12 @@ class FutureGate {
 // by a FutureGate.
 bool& futures_come_later();
 
+// Of the calling thread: futures are given out when they are complete, since torch waits for them in C++ before
+// anything that is queued by then.
+bool& futures_are_awaited();
+
+// Of the calling thread: it runs what is chained to a future, at once, in a backward pass. Elsewhere such code may come
+// between other calls than here.
+bool& calls_come_at_once();
+
 }  // namespace rankloom::bridge

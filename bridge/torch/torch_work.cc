@@ -6,7 +6,6 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -433,12 +432,9 @@ void TorchWork::come_later_or_settle(const std::shared_ptr<Pending>& pending) {
   const bool free = !job_->deterministic();
   const bool late = free || options.late_completion.value_or(options.schedule.explores());
   const bool backward = torch::autograd::get_current_graph_task_id() >= 0;
-  // Its end is the run of the callbacks that were queued, behind its last node. The first backward pass of a DDP with a
-  // static graph reduces there, and waits within one for all, whose own would come behind that.
-  const bool at_end = backward && torch::autograd::get_current_node() == nullptr;
   // Not in hooks in Python: their callbacks may call the group, between calls of the backward pass that goes on. Among
   // free threads these go on by themselves, and Python waits by its own.
-  const bool in_backward = backward && !at_end && late && !futures_come_later();
+  const bool in_backward = backward && late && !futures_come_later() && !futures_are_awaited();
   const bool later = in_backward || (futures_come_later() && (free || !backward));
   if (!later || (!free && done())) settle();
   pending->begun = std::make_unique<FutureGate>(job_, rank_);

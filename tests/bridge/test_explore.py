@@ -1,9 +1,12 @@
 """explore(): a search over schedules finds what one lucky run does not, or proves that there is nothing to find."""
 
+import argparse
 import array
 import collections
 import contextvars
 import copy
+import csv
+import ctypes
 import dataclasses
 import datetime
 import decimal
@@ -13,6 +16,7 @@ import functools
 import inspect
 import io
 import itertools
+import logging
 import os
 import pathlib
 import random
@@ -22,6 +26,7 @@ import sys
 import threading
 import time
 import types
+import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +40,7 @@ import torch.distributed._functional_collectives as funcol
 from rankloom.torch import Fault, FaultPlan, _bits, _ext
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.utils.data import DataLoader
 
 
 def _store() -> dist.Store:
@@ -360,9 +366,108 @@ def _trains(value: torch.optim.Optimizer) -> None:
     value.param_groups[0]["lr"] *= 0.5
 
 
+class _Layer(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _Layer.calls += 1
+        return x
+
+
+class _Kept:
+    @staticmethod
+    @functools.lru_cache
+    def of(rank: int) -> int:
+        return rank
+
+
+_kept = _Kept()
+
+
+def _by_a_kept_method(rank: int) -> None:
+    _kept.of(rank)
+    dist.barrier()
+
+
+@functools.singledispatch
+def _by_type(value: Any) -> None: ...
+
+
+@_by_type.register
+def _by_int(value: int) -> None:
+    _Layer.calls += value
+
+
+def _dispatches(rank: int) -> None:
+    _by_type(1)
+    dist.barrier()
+
+
+class _Counts:
+    count = 0
+
+    def add(self) -> None:
+        _Counts.count += 1
+
+
+def _by_globals(rank: int) -> None:
+    globals()["_never_named"] = rank
+    dist.barrier()
+
+
+def _extends_the_path(rank: int) -> None:
+    sys.path.append(f"/nowhere/{rank}")
+    dist.barrier()
+
+
+def _release(value: threading.Semaphore) -> None:
+    value.release()
+
+
+def _set_data(value: torch.Tensor) -> None:
+    value.data = torch.ones(1)
+
+
+def _deep() -> list[Any]:
+    value: list[Any] = [0]
+    for _ in range(20):
+        value = [value]
+    return value
+
+
+def _raise_deepest(value: list[Any]) -> None:
+    while isinstance(value[0], list):
+        value = value[0]
+    value[0] += 1
+
+
 @pytest.mark.parametrize(
     ("program", "names"),
     [
+        (_by_globals, "globals() of test_explore"),
+        (_extends_the_path, "sys.path"),
+        (_does(argparse.Namespace(n=0), lambda value: setattr(value, "n", value.n + 1)), "value"),
+        (_does(threading.Semaphore(), _release), "value"),
+        (_does(dist.HashStore(), lambda value: value.set("a", "b")), "value"),
+        (_does(logging.getLogger("of a test"), lambda value: value.setLevel(value.level + 1)), "value"),
+        (_does(ctypes.c_int(0), lambda value: setattr(value, "value", value.value + 1)), "value"),
+        (_does(types.CellType(0), lambda value: setattr(value, "cell_contents", value.cell_contents + 1)), "value"),
+        (_does(ValueError(), lambda value: setattr(value, "n", len(vars(value)))), "value"),
+        (_does(torch.ones(1), lambda value: setattr(value, "n", len(vars(value)))), "value"),
+        (_does(torch.ones(1), _set_data), "value"),
+        (_does(_deep(), _raise_deepest), "value"),
+        (_does(iter(DataLoader(list(range(99)))), next), "value"),  # type: ignore[arg-type]
+        (_does(list(range(120_000)), len), "some of more than 100,000 objects, which are not all looked at"),
+        (_does([_Counts()], lambda value: value[0].add()), "_Counts"),
+        (_does(torch.nn.Sequential(_Layer()), lambda value: value(torch.ones(1))), "_Layer"),
+        (_by_a_kept_method, "of (its cache)"),
+        (_dispatches, "_Layer"),
+        (_does(iter(collections.deque([0] * 99)), next), "value"),
+        (_does(iter(itertools.count().__next__, -1), next), "value"),
+        (_does(csv.reader(["a"] * 99), next), "value"),
+        (_does(collections.ChainMap({}), lambda value: value.update({len(value): 1})), "value"),
+        (_does(numpy.ma.masked_array([1]), lambda value: value.__iadd__(1)), "value"),
+        (_does(numpy.arange(99).flat, next), "value"),
         (_does(torch.Generator(), lambda generator: torch.rand(1, generator=generator)), "value"),
         (_does(numpy.random.default_rng(1), lambda generator: generator.random()), "value"),
         (_does(numpy.random.RandomState(1), lambda generator: generator.rand()), "value"),
@@ -386,7 +491,10 @@ def _trains(value: torch.optim.Optimizer) -> None:
         (_sets_a_variable, "os.environ"),
     ],
     ids=[
-        "torch's generator", "numpy's generator", "numpy's state", "generator", "iterator", "enumerate", "map", "cycle", "items",
+        "globals()", "path", "namespace", "semaphore", "store", "logger", "ctypes", "cell", "exception", "attribute of a tensor", "data",
+        "deep", "loader", "too many", "object in a list", "module in a module", "cached method", "dispatch", "deque's", "function's", "csv",
+        "chain of dicts", "masked",
+        "flat", "torch's generator", "numpy's generator", "numpy's state", "generator", "iterator", "enumerate", "map", "cycle", "items",
         "generator function", "cache", "method in a list", "partial in a dict", "function in a tuple", "attribute", "nested class",
         "user's dict", "optimizer", "objects", "random functions", "environment",
     ],
@@ -395,19 +503,43 @@ def test_shared_state_that_is_not_a_plain_value_is_found(
     program: Callable[[int], None], names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_LAST_RANK", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
     found = rankloom.torch.explore(program, 2, strategies=["exhaustive"])
     assert f"not verified because of: variables of Python that ranks share and change: {names})" in found.summary
 
 
+class _Sized:
+    def __len__(self) -> int:
+        raise RuntimeError("nobody is to ask")
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class _Empty:
+    __slots__ = ("never",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("nobody is to ask")
+
+
 def test_state_that_ranks_share_and_leave_alone_is_verified() -> None:
+    with torch.inference_mode():
+        inferred = torch.ones(1)
+    released = memoryview(b"abc")
+    released.release()
     kept = [
         torch.Generator(), numpy.random.default_rng(1), numpy.random.RandomState(1), random.Random(1), iter([1]), enumerate([1]),
         map(str, [1]), itertools.cycle([1]), iter({1: 2}.items()), iter({1, 2}), zip([1], [2], strict=True), _squares(), _cached,
         torch.optim.SGD([torch.ones(1)], lr=1.0), collections.UserDict(a=1), numpy.array([None, [1]], object), numpy.float32(1),
         _Nest(), functools.partial(int, "1"), itertools.chain([1], [2]), itertools.islice([1, 2], 1), reversed([1]), io.StringIO("a"),
+        10**5000, iter(_Sized()), _Empty(), [[[n] for n in range(100)] for _ in range(100)], released, csv.reader(["a"]),
+        collections.ChainMap({}), numpy.ma.masked_array([1]), numpy.arange(3).flat, inferred, argparse.Namespace(n=0),
+        threading.Semaphore(), logging.getLogger("of a test"), ctypes.c_int(0), types.CellType(0), ValueError(), threading.Lock(),
     ]  # fmt: skip
 
     def looks(rank: int) -> int:
+        urllib.parse.urlsplit(f"http://host/{rank}")  # kept by a library
         random.random()
         numpy.random.rand()
         dist.barrier()
@@ -415,6 +547,41 @@ def test_state_that_ranks_share_and_leave_alone_is_verified() -> None:
 
     found = rankloom.torch.explore(looks, 2, swap_random=True)
     assert found.verified, found.summary
+
+
+def test_looking_at_a_large_program_takes_no_time() -> None:
+    kept = [[n] * 1000 for n in range(2000)]
+
+    def looks() -> int:
+        dist.barrier()
+        return len(kept)
+
+    began = time.monotonic()
+    found = rankloom.torch.explore(looks, 2, strategies=["exhaustive"])
+    assert "some of more than 100,000 objects, which are not all looked at" in found.summary
+    assert time.monotonic() - began < 5
+
+
+LIBRARIES = """
+import os, torch, rankloom.torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
+def program(rank):
+    from torch.distributed.tensor import DTensor, Shard
+    DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    checkpoint(torch.nn.Linear(1, 1), torch.ones(1, 1), use_reentrant=False).sum().backward()
+    dist.barrier()
+print(rankloom.torch.explore(program, 2, strategies=["exhaustive"]).summary)
+print([name for name in os.environ if name.startswith("TORCHINDUCTOR")])
+"""
+
+
+def test_variables_that_libraries_set_for_themselves_are_not_shared_state() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR")}
+    command = [sys.executable, "-c", LIBRARIES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith("verified: ") and "TORCHINDUCTOR_CACHE_DIR" in done.stdout, done
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])
@@ -494,6 +661,20 @@ def _bits_of(value: Any, unknown: list[type] | None = None) -> bytes:
     return _bits.bits_of(value, ([] if unknown is None else unknown).append, _ext.tensor_bytes)
 
 
+class _Listed(list[int]):
+    pass
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _with(value: Any, **attributes: Any) -> Any:
+    for name, held in attributes.items():
+        setattr(value, name, held)
+    return value
+
+
 def _linear(bias: float) -> torch.nn.Module:
     module = torch.nn.Linear(1, 1)
     with torch.no_grad():
@@ -527,6 +708,26 @@ def _linear(bias: float) -> torch.nn.Module:
         (functools.partial(int, "1"), functools.partial(int, "2")),
         (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
         (ValueError("a"), ValueError("b")),
+        (_with(torch.ones(1, requires_grad=True), grad=torch.ones(1)), _with(torch.ones(1, requires_grad=True), grad=torch.zeros(1))),
+        (_with(torch.ones(1), label="a"), _with(torch.ones(1), label="b")),
+        (torch.quantize_per_tensor(torch.ones(1), 0.1, 0, torch.quint8), torch.quantize_per_tensor(torch.ones(1), 0.2, 0, torch.quint8)),
+        (torch.zeros(1).expand(100_000, 100_000), torch.ones(1).expand(100_000, 100_000)),
+        (collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1)),
+        (_with(_Wrong(), code=1), _with(_Wrong(), code=2)),
+        (FileNotFoundError(2, "gone", "a"), FileNotFoundError(2, "gone", "b")),
+        (_with(_Listed([1]), name="a"), _with(_Listed([1]), name="b")),
+        (_with(_Result(1.0, 2), name="a"), _with(_Result(1.0, 2), name="b")),
+        (array.array("i", [1]), array.array("h", [1, 0])),
+        (collections.deque([1], 2), collections.deque([1], 3)),
+        (collections.defaultdict(int), collections.defaultdict(float)),
+        (_with(torch.nn.ReLU(), name="a"), _with(torch.nn.ReLU(), name="b")),
+        (slice(0, torch.ones(5000)), slice(0, torch.cat([torch.ones(4999), torch.zeros(1)]))),
+        (lambda a=1: a, lambda a=2: a),
+        (lambda a: a + 1, lambda a: a + 2),
+        (datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), datetime.datetime(2026, 1, 1)),  # noqa: DTZ001
+        (numpy.array([(1, 2)], "i1,i8"), numpy.array([(1, 3)], "i1,i8")),
+        (numpy.longdouble("1.1"), numpy.longdouble(1.1)),
+        ([1, "a" * 12], [17, "aa"]),
         (int, float),
         (["a", "b"], ["ab"]),
         ([[1], 2], [[1, 2]]),
@@ -556,6 +757,38 @@ def test_values_that_hold_themselves_and_have_no_text_are_alike() -> None:
     assert _bits_of({1: 2, "a": 3}) == _bits_of({"a": 3, 1: 2})
     assert _bits.text_of("a\0b") == r"'a\x00b'" and _bits.text_of(10**5000) == "<int: its repr() raised ValueError>"
     assert _bits.text_of(_Shy()) == "<_Shy: its repr() raised ValueError>"
+
+
+class _Zone(datetime.tzinfo):
+    def utcoffset(self, _: datetime.datetime | None) -> datetime.timedelta:
+        return datetime.timedelta(0)
+
+
+def test_values_made_anew_have_the_same_bits() -> None:
+    def makes() -> list[Any]:
+        gaps = numpy.empty(50, numpy.dtype("i1,i8", align=True))
+        gaps["f0"], gaps["f1"] = 1, 2
+        return [
+            slice(object()), datetime.datetime(2026, 1, 1, tzinfo=_Zone()), gaps, numpy.arange(50, dtype=numpy.longdouble) / 3,
+            torch.nn.LazyLinear(2), _Shy(), lambda: None, {object(): 1}, {"b", "a", "c"}, threading.Lock(),
+        ]  # fmt: skip
+
+    assert len({_bits_of(makes()) for _ in range(50)}) == 1
+    unknown: list[type] = []
+    _bits_of(makes(), unknown)
+    assert {_Zone, torch.nn.UninitializedParameter, _Shy} <= set(unknown)
+
+
+def test_large_results_are_compared_at_once() -> None:
+    began = time.monotonic()
+    assert _bits_of([float(n) for n in range(200_000)]) != _bits_of([float(n + 1) for n in range(200_000)])
+    shared: list[Any] = [1]
+    for _ in range(40):
+        shared = [shared, shared]
+    unknown: list[type] = []
+    _bits_of(shared, unknown)
+    assert list in unknown
+    assert time.monotonic() - began < 30
 
 
 def test_results_that_are_not_compared_are_not_verified() -> None:

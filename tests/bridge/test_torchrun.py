@@ -311,16 +311,45 @@ def test_a_rank_ends_with_the_threads_that_it_started(left: str, tmp_path: pathl
         assert done.stdout.index("saved kept") < done.stdout.index("exits"), done.stdout
 
 
-def test_a_thread_that_a_rank_of_a_run_started_is_kept_until_the_process_ends(tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "saves.py"
-    script.write_text(
-        "import threading, time, rankloom.torch\n"
-        "def save(): time.sleep(0.5); print('saved\\n', end='')\n"
-        "rankloom.torch.run(lambda: threading.Thread(target=save).start(), 2).raise_if_failed()\n"
-        "print('ran')\n"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == ["ran", "saved", "saved"], done.stdout + done.stderr
+EXECUTORS = """
+import asyncio, concurrent.futures, threading, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+pool = concurrent.futures.ThreadPoolExecutor(1)
+pool.submit(time.sleep, 0).result()
+pool.submit(lambda: (time.sleep(2), print("pool saved", flush=True)))
+loop = asyncio.new_event_loop()
+loop.run_until_complete(loop.run_in_executor(None, time.sleep, 0))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--seed=3"], ["--parallel"], ["--stall=1"]])
+def test_a_rank_ends_with_what_its_executors_have_to_do(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, EXECUTORS, "--nproc-per-node=2", *options)
+    assert done.returncode == 0 and done.stdout.count("pool saved") == 2, done.stdout + done.stderr
+
+
+def test_threads_of_ranks_that_fail_do_not_keep_the_process(tmp_path: pathlib.Path) -> None:
+    source = """
+import threading, queue
+threading.Thread(target=queue.Queue().get, name="waits").start()
+raise ValueError("wrong")
+"""
+    done = launch_text(tmp_path, source, "--nproc-per-node=2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "ValueError: wrong" in done.stderr
+    assert re.search(r"rankloom: threads that ranks started go on: waits, waits\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["try: os._exit(5)\nexcept BaseException: pass", "thread = threading.Thread(target=os._exit, args=(5,))\nthread.start()\nthread.join()"],
+    ids=["caught", "on a thread"],
+)
+def test_an_exit_at_once_has_its_code_whatever_the_script_does(source: str, tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, f"import os, threading\n{source}\n", "--nproc-per-node=2")
+    assert done.returncode == 5, done.stdout + done.stderr
 
 
 def test_an_exit_at_once_ends_the_callbacks_at_the_exit_too(tmp_path: pathlib.Path) -> None:

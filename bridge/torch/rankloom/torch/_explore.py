@@ -274,7 +274,10 @@ def observe(name: str, value: Any) -> None:
 
     Errors: TypeError for other values, RuntimeError on a thread that is no rank.
     """
-    _note(name, value, _refuse)
+    try:
+        _note(name, value, _refuse)
+    except _bits.UnknownValueError as unknown:
+        raise TypeError(str(unknown)) from None
 
 
 _texts: dict[bytes, str] = {}  # of values that were noted: most runs note the same ones
@@ -291,7 +294,7 @@ def _note(name: str, value: Any, unknown: Callable[[type], None]) -> None:
 
 
 def _refuse(kind: type) -> None:
-    raise TypeError(f"observe: a value is {kind.__module__}.{kind.__qualname__}, want {_bits.WANTED}")
+    raise _bits.UnknownValueError(f"observe: a value is {kind.__module__}.{kind.__qualname__}, want {_bits.WANTED}")
 
 
 def _not_compared(kind: type) -> None:

@@ -26,6 +26,7 @@ _originals: dict[str, Any] = {name: getattr(_Future, name) for name in ("wait", 
 _calls: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()  # future -> the works that it comes of
 # Future of collect_all() -> the works of each future that it collects, which it gives as objects of Python's of its own.
 _parts: weakref.WeakKeyDictionary[Any, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
+_chained: weakref.WeakSet[Any] = weakref.WeakSet()  # futures to which something was chained before they were complete
 _collect: Callable[[list[Any]], Any] = torch._C._collect_all
 
 
@@ -52,8 +53,30 @@ def _see(future: Any) -> None:
         _look(future)
 
 
+def _noted(self: Any, callback: Any) -> Any:
+    """The callback that is chained to the future: a search is told of what it hides."""
+    if not _ext.scheduled():
+        return callback
+    if not _originals["done"](self):
+        _chained.add(self)
+        return callback
+    if torch._C._current_graph_task_id() == -1:
+        return callback
+
+    @functools.wraps(callback)
+    def at_once(future: Any) -> Any:
+        before = _ext.calls_come_at_once(True)
+        try:
+            return callback(future)
+        finally:
+            _ext.calls_come_at_once(before)
+
+    return at_once
+
+
 def _then(self: Any, callback: Any) -> Any:
     _see(self)  # what is chained to a complete future runs at once
+    callback = _noted(self, callback)
     future = _originals["then"](self, callback)
     works = _calls.get(self)
     if works is not None:
@@ -78,7 +101,7 @@ def _known(future: Any, value: Any) -> Any:
 
 def _add_done_callback(self: Any, callback: Any) -> Any:
     _see(self)
-    return _originals["add_done_callback"](self, callback)
+    return _originals["add_done_callback"](self, _noted(self, callback))
 
 
 def _look(future: Any) -> None:
@@ -113,6 +136,8 @@ def _wait(self: Any) -> Any:
     for work in works:
         _ext.let_pass(work)
     if _ext.scheduled():
+        if self in _chained and not _originals["done"](self):
+            _ext.uncovered("wait() of a future to which more is chained: under a schedule that has run when wait() returns")
         settle(self)
     elif not _originals["done"](self):
         _settle_calls(works)
@@ -164,11 +189,26 @@ def _of_work(create: Callable[..., Any]) -> Callable[..., Any]:
     return create_work
 
 
+def _of_static_graph(delay: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """At the end of the first backward pass of a static graph, which reduces all and waits for it within one call."""
+
+    @functools.wraps(delay)
+    def delay_all_reduce(reducer: Any) -> Any:
+        before = _ext.futures_are_awaited(True)
+        try:
+            return delay(reducer)
+        finally:
+            _ext.futures_are_awaited(before)
+
+    return delay_all_reduce
+
+
 def patch() -> None:
     """For good, and once: elsewhere than on ranks all is as before."""
     for name, function in (("wait", _wait), ("done", _done), ("value", _value), ("then", _then), ("add_done_callback", _add_done_callback)):
         setattr(_Future, name, function)
     torch._C._collect_all = _collect_all
+    _c10d.Reducer._delay_all_reduce = _of_static_graph(_c10d.Reducer._delay_all_reduce)
     for name in ("get_future", "get_future_result"):
         if hasattr(_c10d.Work, name):
             setattr(_c10d.Work, name, _of_call(getattr(_c10d.Work, name)))

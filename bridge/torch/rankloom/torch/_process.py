@@ -8,6 +8,7 @@ from __future__ import annotations
 import _posixsubprocess
 import atexit
 import builtins
+import concurrent.futures
 import contextlib
 import importlib.abc
 import importlib.machinery
@@ -20,6 +21,7 @@ import sys
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import popen_spawn_posix
 from typing import Any, ClassVar
@@ -45,7 +47,9 @@ class Process:
         self.handlers: dict[int, Any] = {}
         self.exits: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
         self.instances: dict[Any, Any] = {}  # Hydra's
-        self.threads: list[threading.Thread] = []  # that the script started
+        self.left_with: int | None = None  # by os._exit(), also where the script goes on all the same, or a thread of its did
+        self.threads: list[threading.Thread] = []  # started by the script
+        self.executors: list[weakref.ref[concurrent.futures.Executor]] = []  # made by the script
 
     def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
         """Runs the script, and returns when it left with exit code 0. Other codes, and what it raises, are raised."""
@@ -57,17 +61,21 @@ class Process:
         own.whole = True
         own.update(environment)
         _local.process = _processes[key] = self
+        # Threads are daemons if their maker is one, which a script's main thread is not.
+        thread: Any = threading.current_thread()
+        daemon, thread._daemonic = thread._daemonic, False
         try:
             try:
                 try:
                     with _devices.on_thread():
                         exec(code, self.main.__dict__)
                 except SystemExit as left:
-                    self._join(left)
+                    if not getattr(left, "at_once", False):
+                        self._join(key)
                     if left.code not in (None, 0):
                         raise
                 else:
-                    self._join(None)
+                    self._join(key)
             finally:
                 while self.exits:
                     function, args, kwargs = self.exits.pop()
@@ -80,6 +88,8 @@ class Process:
                             raise
                         print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
                         traceback.print_exc()
+            if self.left_with:
+                raise SystemExit(self.left_with)
             return 0
         finally:
             for name in _STREAMS:
@@ -88,14 +98,21 @@ class Process:
             self.output.end(self.rank)
             _local.process = None
             _processes.pop(key, None)
+            thread._daemonic = daemon
 
-    def _join(self, left: SystemExit | None) -> None:
-        """As Python, which waits for a script's threads but for those that are daemons."""
-        while self.threads and not getattr(left, "at_once", False):
-            with _mu:
-                thread = self.threads.pop()
-            while thread.is_alive() and not thread.daemon:
-                thread.join(_LOOK)  # in parts, between which the rank can be ended
+    def _join(self, key: tuple[int, int]) -> None:
+        """Waits for the script's threads, but for daemons: Python does at a process's end, and tells executors to end before that."""
+        _ranks.joining.add(key)
+        try:
+            for executor in [found for made in self.executors if (found := made()) is not None]:
+                executor.shutdown(wait=False)
+            while self.threads:
+                with _mu:
+                    thread = self.threads.pop()
+                while thread.is_alive() and not thread.daemon:
+                    thread.join(_LOOK)  # a rank can be ended between two of these
+        finally:
+            _ranks.joining.discard(key)
 
     def stream(self, name: str) -> Any:
         return self.bound.get(name) or self.output.streams[name]
@@ -443,6 +460,7 @@ def _getsignal(original: Any) -> Callable[..., Any]:
 
 def _os_exit(own: Process, status: int) -> None:
     own.exits.clear()
+    own.left_with = status
     left = SystemExit(status)
     left.at_once = True  # type: ignore[attr-defined]
     raise left
@@ -467,6 +485,16 @@ def _start(original: Any) -> Any:
                 own.threads = [*filter(threading.Thread.is_alive, own.threads), self]
 
     return start
+
+
+def _executor(original: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        own = process()
+        if own is not None:
+            own.executors.append(weakref.ref(self))
+
+    return init
 
 
 def _popen(original: Any) -> Any:
@@ -570,6 +598,8 @@ def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
         replace(signal, "getsignal", _on_rank(signal.getsignal, _getsignal(signal.getsignal)))
         replace(signal, "signal", _on_rank(signal.signal, _signal))
         replace(threading.Thread, "start", _start(threading.Thread.start))
+        for executor in (concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor):
+            replace(executor, "__init__", _executor(executor.__init__))
         replace(subprocess.Popen, "__init__", _popen(subprocess.Popen.__init__))
         replace(atexit, "register", _register(atexit.register))
         replace(atexit, "unregister", _unregister(atexit.unregister))

@@ -78,6 +78,25 @@ def environment() -> Environment | None:
     return _environments.get(_ext.acts_for())
 
 
+_writes = 0
+
+
+def environment_writes() -> int:
+    """How many changes ranks' own code has made to the process's variables so far. Libraries have variables of their own."""
+    return _writes
+
+
+def _note_write() -> None:
+    global _writes
+    if not isinstance(threading.current_thread(), RankThread):
+        return
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in (os.__file__, "<frozen os>", "<frozen _collections_abc>"):
+        frame = frame.f_back  # setdefault(), update()
+    if frame is not None and not _is_library(frame.f_code.co_filename):
+        _writes += 1
+
+
 class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
     """os.environ with variables per rank. C's getenv() does not see RANK and its like."""
 
@@ -95,6 +114,8 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
     def __setitem__(self, key: str, value: str) -> None:
         own = environment()
         if own is None or not (own.whole or key in _RANK_VARIABLES):
+            if self.get(key) != value:
+                _note_write()
             super().__setitem__(key, value)
             return
         known = self.get(key)
@@ -108,6 +129,7 @@ class _RankEnvironment(type(os.environ)):  # type: ignore[misc]
         own = environment()
         if own is None or not (own.whole or key in own):
             super().__delitem__(key)
+            _note_write()
         elif key in self:
             own[key] = None
         else:
@@ -249,8 +271,6 @@ class RankThread(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        # A thread is a daemon if its maker is one. Those that a rank starts are kept by the process until they end, as a script's.
-        self._daemonic = False
         try:
             super().run()
         finally:
@@ -396,11 +416,14 @@ def _rank_ended(why: str) -> type[RankEndedError]:
 # In seconds of real time.
 _GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
 _RETRIES = 10.0  # the same, of a rank that goes on calling, though each call fails
+_RETRIED = 20  # points that such a rank comes to in that time, at least
+_CAUGHT = 100  # errors without a call that goes well
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
 _IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks
 
 left: list[str] = []  # the ranks that could not be ended: their threads stay
+joining: set[tuple[int, int]] = set()  # job and rank of those whose script is over, and which wait for its threads
 held = 0  # how many ranks a person keeps: at a breakpoint, or at a prompt. Nobody hangs meanwhile
 
 
@@ -450,13 +473,17 @@ class _Watch:
         self._threads = threads
         self._stall = stall
         self._steps: dict[int, tuple[int, float]] = {}  # rank -> its points, and since when there were no more
+        self._tries: dict[int, tuple[float, int, int]] = {}  # rank -> since when, its points and errors by then
         self._aborted_at: float | None = None
+        self._at_abort: dict[int, int] = {}  # rank -> its points when it was first seen to run after that
         self._ended: dict[int, tuple[type[RankEndedError], float]] = {}  # rank -> what is raised there, since when
         self._leave_all_at: float | None = None
 
     def look(self) -> None:
         if held:
             self._steps.clear()
+            self._tries.clear()
+            self._aborted_at = None  # nor does time pass for ranks of a run that has failed
             return
         now = time.monotonic()
         running = self._job.running()
@@ -466,7 +493,8 @@ class _Watch:
         }
         if self._aborted_at is None and self._job.aborted:
             self._aborted_at = now
-        for rank, (_, since) in self._steps.items():
+            self._at_abort.clear()
+        for rank, (steps, since) in self._steps.items():
             if self._threads[rank] in self.left:
                 continue
             if rank in self._ended:
@@ -476,20 +504,35 @@ class _Watch:
                     self._leave(rank)
                     self._leave_all_at = now + _LAST_GRACE
             elif self._aborted_at is not None:
-                retries = now - self._aborted_at >= _RETRIES
+                before = self._at_abort.setdefault(rank, steps)  # as far as is known: under a schedule one rank runs at a time
+                retries = now - self._aborted_at >= _RETRIES and steps - before >= _RETRIED
                 if retries or now - max(since, self._aborted_at) >= _GRACE:
                     text = f"rank {rank} was still in its own code {_GRACE:g} s after that"
                     if retries:
                         text = f"rank {rank} still called {_RETRIES:g} s after that, though every call fails from then on"
                     self.notes.append(f"{text}\n{self._where(rank)}")
                     self._end(rank, self._job.abort_cause, now)
-            elif self._stall is not None and now - since >= self._stall:
+            elif self._stall is not None and now - since >= self._stall and (self._job.id, rank) not in joining:
                 self._stalled(rank, self._stall, now - since, now)
+            elif self._stall is not None:
+                self._look_at_errors(rank, steps, self._stall, now)
         if self._leave_all_at is not None and now >= self._leave_all_at:
             # Under a schedule they wait for their turn, which the rank before them does not give up.
             for rank, thread in enumerate(self._threads):
                 if not thread.has_ended():
                     self._leave(rank)
+
+    def _look_at_errors(self, rank: int, steps: int, stall: float, now: float) -> None:
+        """A rank that catches the error of each call, and calls again, stands still as well."""
+        errors = self._job.errors(rank)
+        since, points, before = self._tries.setdefault(rank, (now, steps, errors))
+        if now - since < stall:
+            return
+        self._tries[rank] = (now, steps, errors)
+        caught = errors - before
+        if caught >= _CAUGHT and steps - points <= 10 * caught:
+            text = f"Stall: all calls have failed for {stall:g} s of real time: the program has caught {caught} errors, and goes on"
+            self._job.fail(rank, f"{text}\n{self._where(rank)}")
 
     def _stalled(self, rank: int, limit: float, stood: float, now: float) -> None:
         where = ""
@@ -535,6 +578,7 @@ class _Watch:
     def _leave(self, rank: int) -> None:
         if self._threads[rank] not in self.left:
             self.left.append(self._threads[rank])
+            self._job.give_up(rank)
             self.notes.append(_leave(self._threads[rank]))
 
 
@@ -763,9 +807,11 @@ def _depth_below(filename: str, folders: list[str]) -> int:
 
 
 def is_callers(filename: str) -> bool:
-    if "common_distributed" in filename or filename.startswith("<"):
-        return False
-    return _depth_below(filename, _LIBRARIES) <= _depth_below(filename, _CALLERS)
+    return "common_distributed" not in filename and not filename.startswith("<") and not _is_library(filename)
+
+
+def _is_library(filename: str) -> bool:
+    return _depth_below(filename, _LIBRARIES) > _depth_below(filename, _CALLERS)
 
 
 def is_installed(filename: str) -> bool:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import array
+import asyncio
 import collections
+import concurrent.futures
+import contextlib
+import ctypes
+import decimal
+import enum
 import functools
 import io
 import itertools
-import operator
+import logging
 import os
 import queue
 import random
 import sys
+import threading
 import types
 import warnings
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rankloom.torch import _ranks
 
-_MOST = 20_000  # objects looked at
-_DEEP = 6
+_MOST = 100_000  # objects looked at
+_DEEP = 30
 
 
 class Variables:
@@ -51,16 +61,19 @@ class Variables:
         marks: dict[str, Any] = {}
         for name, value in _named(self._roots):  # two functions may each have a variable of that name
             marks.setdefault(name, []).append(_mark(value, _DEEP, left))
+        if left[0] <= 0:  # not told apart from before: the rest may be anything
+            marks[f"some of more than {_MOST:,} objects, which are not all looked at"] = object()
         return {**marks, **_of_process(self._swap_random)}
 
 
 def _of_process(swap_random: bool) -> dict[str, Any]:
     """State that a process has once, whatever a program calls it by."""
     marks: dict[str, Any] = {
-        "os.environ": dict(os.environ),
+        "os.environ": _ranks.environment_writes(),
+        "sys.path": list(sys.path),
+        "Python's recursion limit": sys.getrecursionlimit(),
         "torch's default dtype": torch.get_default_dtype(),
         "torch's choice of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "torch's number of threads": torch.get_num_threads(),
     }
     if not swap_random:
         marks["the state of random (want swap_random=True)"] = random.getstate()
@@ -72,7 +85,7 @@ def _of_process(swap_random: bool) -> dict[str, Any]:
 
 def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
     seen: dict[int, Any] = {}  # kept, since the number of an object that is gone is that of another one soon
-    looked_at: dict[int, Any] = {}
+    looked_at: dict[int, Any] = {}  # containers of which the code was taken
     waiting = list(roots)
     while waiting:
         at = waiting.pop()
@@ -84,7 +97,7 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             if isinstance(value, _CODE):
                 waiting.append(value)
             elif not isinstance(value, types.ModuleType):
-                waiting += [type(value), *_code_within(value, _DEEP, looked_at)]
+                waiting += _code_within(value, looked_at)
                 yield name, value
         elif isinstance(at, functools.partial):
             arguments = [*enumerate(at.args), *at.keywords.items()]
@@ -95,9 +108,10 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             waiting.append((f"{type(at.__self__).__name__} (self)", at.__self__))
         elif isinstance(at, functools._lru_cache_wrapper):
             waiting.append(at.__wrapped__)
-            yield f"{at.__name__} (its cache)", _Members(zip(("hits", "misses", "", "entries"), at.cache_info(), strict=True))
+            if isinstance(at.__wrapped__, types.FunctionType) and _is_callers_function(at.__wrapped__):
+                yield f"{at.__name__} (its cache)", _Members(zip(("hits", "misses", "", "entries"), at.cache_info(), strict=True))
         elif isinstance(at, types.FunctionType):
-            waiting += [getattr(at, "__wrapped__", None), *_defaults(at)]
+            waiting += [getattr(at, "__wrapped__", None), *_defaults(at), *_handlers(at)]
             if not _is_callers_function(at):
                 continue
             own = {key: value for key, value in vars(at).items() if key != "__wrapped__"}
@@ -107,42 +121,57 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         elif isinstance(at, type):
             for kind in filter(_of_caller, at.__mro__):
                 waiting += filter(None, map(_function_of, vars(kind).values()))
-                waiting += [member for member in vars(kind).values() if isinstance(member, type)]
-                yield kind.__name__, _Members({key: member for key, member in vars(kind).items() if _is_state(member)})
+                if not issubclass(kind, enum.Enum):  # which makes members of flags when they are asked for
+                    yield kind.__name__, _Members({key: member for key, member in vars(kind).items() if _is_state(member)})
         elif callable(at):
             waiting.append((f"{type(at).__name__} (self)", at))
 
 
+# Types of libraries whose attributes are what they hold.
+_HELD = (
+    argparse.Namespace, BaseException, concurrent.futures.Future, threading.Condition, threading.Event, threading.Semaphore,
+    threading.Barrier, asyncio.Queue, torch.optim.lr_scheduler.LRScheduler,
+)  # fmt: skip
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype, types.ModuleType)
 _CODE = (
     types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial, functools._lru_cache_wrapper, type
 )  # fmt: skip
 
 
-def _code_within(value: Any, depth: int, seen: dict[int, Any]) -> Iterator[Any]:
-    """Functions and the like in containers and attributes, which a program calls from there."""
-    if isinstance(value, _CODE):
-        yield value
-        return
-    if depth == 0 or id(value) in seen or len(seen) >= _MOST:
-        return
-    items: Iterable[Any] = ()
-    if isinstance(value, (list, tuple, set, frozenset, collections.deque, collections.UserList)):
-        items = value
-    elif isinstance(value, (dict, collections.UserDict)):
-        items = value.values()
-    elif _of_caller(type(value)):
-        items = _members(value).values()
-    else:
-        return
-    seen[id(value)] = value
-    for item in itertools.islice(items, _MOST):
-        yield from _code_within(item, depth - 1, seen)
+def _code_within(root: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """Functions and the like in containers and attributes, which a program calls from there, and the callers' types of objects."""
+    waiting = [root]
+    while waiting and len(seen) < _MOST:
+        value = waiting.pop()
+        if isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, _CODE):
+            yield value
+            continue
+        if isinstance(value, torch.nn.Module):
+            waiting += value._modules.values()
+        elif isinstance(value, (list, tuple, set, frozenset, collections.deque, collections.UserList)):
+            waiting += itertools.islice(value, _MOST)
+        elif isinstance(value, (dict, collections.UserDict)):
+            waiting += itertools.islice(value.values(), _MOST)
+        if _module_of(value) != "numpy" and any(map(_of_caller, type(value).__mro__)):
+            yield type(value)
+            waiting += _members(value).values()
 
 
-def _function_of(member: Any) -> types.FunctionType | None:
-    """Of a class."""
-    function = getattr(member, "fget", None) if isinstance(member, property) else getattr(member, "__func__", member)
-    return function if isinstance(function, types.FunctionType) else None
+def _function_of(member: Any) -> Any:
+    """Of a class: a function, one whose results are kept, or a class within."""
+    member = getattr(member, "fget", None) if isinstance(member, property) else getattr(member, "__func__", member)
+    if isinstance(member, functools.partialmethod):
+        member = member.func
+    return member if isinstance(member, (types.FunctionType, functools._lru_cache_wrapper, type)) else None
+
+
+def _handlers(function: types.FunctionType) -> list[Any]:
+    """Of functools.singledispatch."""
+    registry = getattr(function, "registry", None)
+    return list(registry.values()) if isinstance(registry, types.MappingProxyType) else []
 
 
 def _defaults(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -159,6 +188,9 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         except ValueError:
             continue
     names = list(_names(function.__code__))
+    if "globals" in names:
+        plain = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in function.__globals__.items()}
+        yield f"globals() of {function.__module__}", _Members(plain)
     for name in names:
         if name not in function.__globals__:
             continue
@@ -196,12 +228,14 @@ class _Members(dict[Any, Any]):
 
 
 def _members(value: Any) -> _Members:
-    members = _Members(getattr(value, "__dict__", {}))
+    members = _Members()
+    with contextlib.suppress(AttributeError):  # none of the program's own __getattr__()
+        members.update(object.__getattribute__(value, "__dict__"))
     for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for slot in [slots] if isinstance(slots, str) else slots:
-            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
-                members[slot] = getattr(value, slot)
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType) and name not in ("__dict__", "__weakref__"):
+                with contextlib.suppress(AttributeError):  # a slot that is empty; no code of the program's runs
+                    members[name] = slot.__get__(value)
     return members
 
 
@@ -213,18 +247,30 @@ def _is_state(member: Any) -> bool:
 
 def _mark(value: Any, depth: int, left: list[int]) -> Any:
     """Something that differs if the value does, or what it holds. Of objects that are nobody's of the caller's: which one it is."""
+    try:
+        return _mark_of(value, depth, left)
+    except Exception:  # a number that is too long for a text, a view that was released
+        return id(value)
+
+
+def _mark_of(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
-    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (float, complex, str, bytes, type(None))):
         return repr(value)
     if isinstance(value, torch.Tensor):
         grad = None if not value.is_leaf or value.grad is None else _mark(value.grad, 0, left)
-        return (id(value), value._version, grad)
+        where = value.data_ptr() if value.layout == torch.strided and type(value) in (torch.Tensor, torch.nn.Parameter) else 0
+        return (id(value), value._version, where, grad, _mark(_Members(getattr(value, "__dict__", {})), 1, left))
     if depth == 0 or left[0] <= 0:
-        return id(value)
+        return 0 if isinstance(value, _Members) else id(value)
     if isinstance(value, (list, tuple, collections.deque)):
         return (id(value), [_mark(item, depth - 1, left) for item in itertools.islice(value, left[0])], len(value))
     if isinstance(value, (collections.UserDict, collections.UserList, collections.UserString)):
         return (id(value), _mark(value.data, depth - 1, left))
+    if isinstance(value, collections.ChainMap):
+        return (id(value), _mark(value.maps, depth - 1, left))
     if isinstance(value, dict):
         marks = [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]]
         return (0 if isinstance(value, _Members) else id(value), marks, len(value))
@@ -234,17 +280,35 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
         return (id(value), bytes(value))
     if isinstance(value, (io.StringIO, io.BytesIO)):
         return (id(value), None if value.closed else value.getvalue())
+    if isinstance(value, io.IOBase):
+        return (id(value), None if value.closed or not value.seekable() else value.tell())
     if isinstance(value, itertools.count):
         return repr(value)
-    if isinstance(value, types.GeneratorType) or _is_plain_iterator(value):
+    if isinstance(value, (types.GeneratorType, types.CoroutineType)) or _is_plain_iterator(value):
         return (id(value), _mark_iterator(value, depth, left))
     if isinstance(value, random.Random) and value is not getattr(random, "_inst", None):  # that one's functions are the module's
         return (id(value), value.getstate())
+    if isinstance(value, dist.Store):
+        return object()  # of no run: nothing tells a search what ranks do with it
+    if isinstance(value, _HELD):
+        return (id(value), _mark(_Members(vars(value), args=getattr(value, "args", None)), depth - 1, left))
+    if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
+        return (id(value), _mark(_Members({id(key): item for key, item in value.items()}), depth - 1, left))
+    if isinstance(value, logging.Logger):
+        return (id(value), value.level, value.disabled, value.propagate, len(value.handlers), len(value.filters))
+    if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)):
+        return (id(value), bytes(value))
+    if isinstance(value, types.CellType):
+        return (id(value), _mark(value.cell_contents, depth - 1, left))
+    if isinstance(value, decimal.Context):
+        return (id(value), repr(value))
+    if type(value).__module__ == "torch.utils.data.dataloader" and hasattr(value, "_num_yielded"):
+        return (id(value), value._num_yielded)
     if isinstance(value, torch.Generator):
         return (id(value), bytes(value.get_state().tolist()))
     if isinstance(value, (queue.Queue, queue.SimpleQueue)):
         return (id(value), _mark(getattr(value, "queue", value.qsize()), depth - 1, left))
-    if type(value).__module__.partition(".")[0] == "numpy":
+    if isinstance(value, sys.modules["numpy"].ndarray if "numpy" in sys.modules else ()) or _module_of(value) == "numpy":
         return (id(value), _mark_of_numpy(value, depth, left))
     if isinstance(value, torch.optim.Optimizer):
         return (id(value), _mark(_Members(groups=value.param_groups, state=_Members(value.state)), depth - 1, left))
@@ -253,29 +317,39 @@ def _mark(value: Any, depth: int, left: list[int]) -> Any:
     return id(value)
 
 
+def _module_of(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
 def _is_plain_iterator(value: Any) -> bool:
-    return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
+    return isinstance(value, Iterator) and _module_of(value) in ("builtins", "itertools", "collections", "_collections", "_csv")
 
 
 def _mark_iterator(value: Any, depth: int, left: list[int]) -> Any:
-    """How far it has come."""
-    if isinstance(value, types.GeneratorType):
-        frame = value.gi_frame
+    """Tells how far the iterator has come."""
+    if isinstance(value, (types.GeneratorType, types.CoroutineType)):
+        frame, within = (
+            (value.gi_frame, value.gi_yieldfrom) if isinstance(value, types.GeneratorType) else (value.cr_frame, value.cr_await)
+        )
         if frame is None:
             return None
         held = [item for name, item in frame.f_locals.items() if not name.startswith("__")]
-        return (frame.f_lasti, [_mark(item, depth - 1, left) for item in held], _mark(value.gi_yieldfrom, depth - 1, left))
+        return (frame.f_lasti, [_mark(item, depth - 1, left) for item in held], _mark(within, depth - 1, left))
+    if hasattr(value, "line_num"):  # a reader of csv
+        return value.line_num
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of itertools, whose iterators are to lose this
+            warnings.simplefilter("ignore")  # itertools deprecates this
             _, arguments, *state = value.__reduce_ex__(2)
     except Exception:
-        arguments, state = (), []
-    return [operator.length_hint(value, 0), [_mark_within(item, depth - 1, left) for item in (*arguments, *state)]]
+        return object()  # nothing tells how far it has come: an iterator that ranks share counts as changed
+    if any(map(callable, arguments)) and not any(map(_is_plain_iterator, arguments)):
+        return object()  # iter(function, sentinel)
+    return [_mark_within(item, depth - 1, left) for item in (*arguments, *state)]
 
 
 def _mark_within(value: Any, depth: int, left: list[int]) -> Any:
-    """Of what an iterator tells of itself, some of which is made anew each time."""
+    """A part of an iterator's state, some of which is made anew each time."""
     left[0] -= 1
     if depth <= 0 or left[0] <= 0:
         return None
@@ -287,12 +361,13 @@ def _mark_within(value: Any, depth: int, left: list[int]) -> Any:
 
 
 def _mark_of_numpy(value: Any, depth: int, left: list[int]) -> Any:
-    if type(value).__name__ == "ndarray":
+    if hasattr(value, "tobytes") and hasattr(value, "ravel"):
         if value.dtype.hasobject:
             return [_mark(item, depth - 1, left) for item in value.ravel().tolist()[: left[0]]]
         return value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes())
-    bits = getattr(value, "bit_generator", value)  # of a Generator
     if hasattr(value, "get_state"):  # a RandomState
         return repr(value.get_state())
-    state = getattr(bits, "state", None)
+    if type(value).__name__ in ("flatiter", "ndenumerate"):
+        return getattr(getattr(value, "iter", value), "index", None)
+    state = getattr(getattr(value, "bit_generator", value), "state", None)  # a Generator's is that of its bits
     return repr(state) if isinstance(state, dict) else None

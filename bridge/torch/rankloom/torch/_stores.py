@@ -62,6 +62,8 @@ class _Names:
 
     def __init__(self) -> None:
         self._stores: dict[tuple[str, str | int], _ext.NamedStore] = {}
+        # By port: the store of its last server for default groups, and the ranks that have come to that.
+        self._came: dict[int, tuple[_ext.NamedStore, set[int]]] = {}
         self._next_port = self.FIRST_FREE_PORT
 
     def named(self, kind: str, name: str | int) -> _ext.NamedStore:
@@ -69,6 +71,15 @@ class _Names:
         found = self._stores.get((kind, name))
         if found is None or (found.had_server and not (found.has_server if kind == "port" else found.in_use)):
             found = self._stores[(kind, name)] = _ext.NamedStore()
+        return found
+
+    def at_port(self, port: int, rank: int) -> _ext.NamedStore:
+        """For a default group of the rank's: a second one at a port is by the next server there, though the last may still listen."""
+        found = self.named("port", port)
+        last, came = self._came.get(port, (found, set()))
+        if last is found and rank in came:
+            found = self._stores[("port", port)] = _ext.NamedStore()
+        self._came[port] = (found, {*(came if last is found else ()), rank})
         return found
 
     def free_port(self) -> int:
@@ -136,6 +147,25 @@ class TCPStore(metaclass=_StoreType):
         return _tcp_store(*args, **kwargs)
 
 
+class _TCPStoreOfRendezvous(metaclass=_StoreType):
+    """The same for init_process_group(), which passes on a default timeout where its caller names none."""
+
+    original = dist.TCPStore
+    ours = _ext.TCPStore
+
+    @staticmethod
+    def make(*args: Any, **kwargs: Any) -> dist.Store:
+        if not _in_memory() or is_alone():
+            return TCPStore.make(*args, **kwargs)
+        timeout: Any = kwargs.pop("timeout", None)
+        is_default = timeout in (distributed_c10d.default_pg_timeout, distributed_c10d.default_pg_nccl_timeout)
+        given = {**kwargs, "timeout": None if is_default else timeout, "of_group": True}
+        store = _tcp_store(*args, **given)
+        if is_default:
+            store.set_timeout(timeout)
+        return store
+
+
 def _tcp_store(
     host_name: str,
     port: int,
@@ -146,13 +176,15 @@ def _tcp_store(
     multi_tenant: bool = False,
     master_listen_fd: int | None = None,
     use_libuv: bool = True,
+    of_group: bool = False,
 ) -> dist.Store:
     if port == 0 and not is_master:
         raise ValueError("TCPStore: port is 0, want the port where the master listens")
     with _names_mu:
         names = _names_of_job()
         port = port or names.free_port()
-        named = names.named("port", port)
+        current = _ext.current()
+        named = names.at_port(port, current[1]) if of_group and current is not None else names.named("port", port)
         if is_master and named.has_server and not multi_tenant:
             raise dist.DistNetworkError(
                 "The server socket has failed to listen on any local network address. "
@@ -161,8 +193,6 @@ def _tcp_store(
         store = named.tcp(host_name, port, is_master)
     if timeout is not None:
         store.set_timeout(timeout)
-    if timeout in (distributed_c10d.default_pg_timeout, distributed_c10d.default_pg_nccl_timeout):
-        timeout = None  # which init_process_group() passes on where its caller names none
     master = f"the master of the TCPStore at port {port}"  # a host has many names
     if is_master:
         named.workers.set(master, "")
@@ -200,7 +230,7 @@ _STORES: list[tuple[Any, str, Any]] = [
     (dist, "FileStore", FileStore),
     (dist, "TCPStore", TCPStore),
     (_rendezvous, "FileStore", FileStore),
-    (_rendezvous, "TCPStore", TCPStore),
+    (_rendezvous, "TCPStore", _TCPStoreOfRendezvous),
 ]
 
 _KINDS: list[Any] = [HashStore, FileStore, TCPStore]

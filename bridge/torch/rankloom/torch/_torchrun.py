@@ -13,6 +13,7 @@ import pathlib
 import shlex
 import string
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -498,7 +499,10 @@ def _main_of_spawn(
 def _left_for_good(status: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    if _ranks.left:
+    kept = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.current_thread()]
+    if status and kept:
+        _process.say(f"threads that ranks started go on: {', '.join(sorted(kept))}")
+    if _ranks.left or (status and kept):
         sys.stderr.flush()
         os._exit(status)  # a thread that cannot be ended would be torn down under its feet
     return status
