@@ -665,7 +665,7 @@ class _Listed(list[int]):
     pass
 
 
-class _Wrong(Exception):
+class _WrongError(Exception):
     pass
 
 
@@ -713,7 +713,7 @@ def _linear(bias: float) -> torch.nn.Module:
         (torch.quantize_per_tensor(torch.ones(1), 0.1, 0, torch.quint8), torch.quantize_per_tensor(torch.ones(1), 0.2, 0, torch.quint8)),
         (torch.zeros(1).expand(100_000, 100_000), torch.ones(1).expand(100_000, 100_000)),
         (collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1)),
-        (_with(_Wrong(), code=1), _with(_Wrong(), code=2)),
+        (_with(_WrongError(), code=1), _with(_WrongError(), code=2)),
         (FileNotFoundError(2, "gone", "a"), FileNotFoundError(2, "gone", "b")),
         (_with(_Listed([1]), name="a"), _with(_Listed([1]), name="b")),
         (_with(_Result(1.0, 2), name="a"), _with(_Result(1.0, 2), name="b")),
@@ -724,7 +724,7 @@ def _linear(bias: float) -> torch.nn.Module:
         (slice(0, torch.ones(5000)), slice(0, torch.cat([torch.ones(4999), torch.zeros(1)]))),
         (lambda a=1: a, lambda a=2: a),
         (lambda a: a + 1, lambda a: a + 2),
-        (datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), datetime.datetime(2026, 1, 1)),  # noqa: DTZ001
+        (datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), datetime.datetime(2026, 1, 1)),
         (numpy.array([(1, 2)], "i1,i8"), numpy.array([(1, 3)], "i1,i8")),
         (numpy.longdouble("1.1"), numpy.longdouble(1.1)),
         ([1, "a" * 12], [17, "aa"]),
