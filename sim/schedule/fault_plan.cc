@@ -66,11 +66,12 @@ constexpr std::array<std::string_view, 3> kWhens = {"before", "inside", "after"}
 // Of a text: more than a run could look at in each of its calls.
 constexpr size_t kMostFaults = 10'000;
 
-// A name as a value of a fault's text: ',' and ';', which end a value, and '%' are written as "%2c".
+// A name as a value of a fault's text: ',' and ';', which end a value, '%' and the NUL, at which a variable of the
+// environment ends, are written as "%2c".
 std::string escaped(absl::string_view name) {
   std::string text;
   for (const char c : name) {
-    if (c == ',' || c == ';' || c == '%') {
+    if (c == ',' || c == ';' || c == '%' || c == '\0') {
       absl::StrAppendFormat(&text, "%%%02x", static_cast<unsigned>(c));
     } else {
       text.push_back(c);

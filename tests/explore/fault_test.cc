@@ -636,6 +636,9 @@ TEST(FaultPlanTest, NamesMayHaveWhatEndsThem) {
   const FaultPlan plan = {{.kind = Kind::kCrash, .rank = 1, .group = "a,rank=0;drop", .op = "100%2c"}};
   EXPECT_EQ(plan.text(), "crash@rank=1,group=a%2crank=0%3bdrop,op=100%252c");
   EXPECT_EQ(FaultPlan::parse(plan.text())->faults(), plan.faults());
+  const FaultPlan with_nul = {{.kind = Kind::kCrash, .group = std::string("a\0b", 3)}};
+  EXPECT_EQ(with_nul.text(), "crash@group=a%00b") << "a variable of the environment ends at a NUL";
+  EXPECT_EQ(FaultPlan::parse(with_nul.text())->faults(), with_nul.faults());
   const absl::StatusOr<FaultPlan> by_hand = FaultPlan::parse("hang@group=100%,op=5%x");
   ASSERT_TRUE(by_hand.ok()) << by_hand.status();
   EXPECT_EQ(by_hand->faults()[0].group, "100%");

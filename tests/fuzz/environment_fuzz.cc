@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -82,9 +83,14 @@ bool rerun_says_the_same(const WorldOptions& options) {
   if (!status.ok()) wrong("the rerun command is refused: " + status.ToString() + "\n" + line);
   const bool unset = options.schedule.kind() == Schedule::Kind::kUnset;
   const std::string schedule = unset ? Schedule::fifo().text() : options.schedule.text();
-  return again.engine == options.engine && again.schedule.text() == schedule &&
-         again.faults.text() == options.faults.text() && again.faults.faults() == options.faults.faults() &&
-         again.faults.rate() == options.faults.rate();
+  if (again.engine == options.engine && again.schedule.text() == schedule &&
+      again.faults.text() == options.faults.text() && again.faults.faults() == options.faults.faults() &&
+      again.faults.rate() == options.faults.rate())
+    return true;
+  std::fprintf(stderr, "%s\nhave schedule %s, faults %s, want schedule %s, faults %s\n", line.c_str(),
+               again.schedule.text().c_str(), again.faults.text().c_str(), schedule.c_str(),
+               options.faults.text().c_str());
+  return false;
 }
 
 // A number of the variable, a length and a value each. A value of RANKLOOM_REPLAY that begins with "file:" is the

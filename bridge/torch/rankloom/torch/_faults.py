@@ -30,7 +30,7 @@ class Fault:
 
     def __str__(self) -> str:
         fields = [
-            f"{name}={re.sub('[,;%]', lambda found: f'%{ord(found[0]):02x}', str(value))}"
+            f"{name}={re.sub('[,;%\0]', lambda found: f'%{ord(found[0]):02x}', str(value))}"
             for name in ("rank", "group", "op", "seq", "nth")
             if (value := getattr(self, name)) not in (None, "")
         ]
