@@ -315,9 +315,9 @@ std::optional<absl::Status> Job::remembered(int rank, std::string_view text) con
   return std::nullopt;
 }
 
-void Job::note_error(int rank) {
+void Job::note_error(int rank, ErrorKind kind) {
   if (rank < 0 || rank >= world_->size()) return;
-  errors_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed);
+  if (kind != ErrorKind::kTimeout) errors_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed);
   if (!given_up_[static_cast<size_t>(rank)]) return;
   const GilRelease no_gil;
   static auto* const mu = new std::mutex;
@@ -465,7 +465,7 @@ void remember_told(Job& job, const DistError& error, const std::string& text) {
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   if (job != nullptr) {
     int rank = -1;
-    if (Job::current(&rank).get() == job) job->note_error(rank);
+    if (Job::current(&rank).get() == job) job->note_error(rank, error.kind());
     if (const std::string reason = job->skip_reason(); !reason.empty()) {
       const py::gil_scoped_acquire gil;
       PyErr_SetString(py::module_::import("unittest").attr("SkipTest").ptr(), reason.c_str());

@@ -87,13 +87,13 @@ class Job : public std::enable_shared_from_this<Job> {
   // Python's stacks of the ranks' threads.
   std::string stacks() const;
 
-  // Errors that became exceptions of `rank`'s, so far.
+  // Errors that became exceptions of `rank`'s, so far, but for timeouts, by which a program may poll.
   uint64_t errors(int rank) const { return errors_[static_cast<size_t>(rank)].load(std::memory_order_relaxed); }
   // Nobody waits for `rank` any longer: with its next error its thread sleeps until the process ends, which would
   // otherwise end it within a call.
   void give_up(int rank) { given_up_[static_cast<size_t>(rank)] = true; }
   // Of an error that is about to become an exception of `rank`'s.
-  void note_error(int rank);
+  void note_error(int rank, ErrorKind kind);
 
   // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
   void after_point(int rank) {

@@ -155,7 +155,7 @@ void meet_in_file(c10d::Store& store, int size) {
   constexpr size_t kShown = 20;
   const std::string& path = file->path();
   const std::string name = path.size() <= kShown ? path : "..." + path.substr(path.size() - kShown);
-  const int64_t came = store.add("rankloom/ranks", 1);
+  const int64_t came = store.add(absl::StrCat("rankloom/ranks of ", size), 1);
   const int64_t round = (came - 1) / size;  // a file may serve several groups, one after the other
   const std::string of_round = round == 0 ? "" : absl::StrCat(", round ", round + 1);
   const std::string all = absl::StrCat("rankloom/", size, " ranks in ", name, of_round);

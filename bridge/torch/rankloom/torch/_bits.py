@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 WANTED = "tensors, arrays, numbers, strings, dataclasses, and lists, tuples, sets and dicts of them"
 
@@ -186,6 +187,8 @@ class _Encoder:
             return self._numpy(value)
         if isinstance(value, torch.nn.Module):
             return self._module(value)
+        if isinstance(value, DeviceMesh):
+            return self._all([value.device_type, value.mesh, value.mesh_dim_names])
         if isinstance(value, torch.Generator):
             return self._tensor(value.get_state())
         if isinstance(value, functools.partial):
@@ -212,11 +215,7 @@ class _Encoder:
 
     def _module(self, value: torch.nn.Module) -> bool:
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
-        plain = [
-            (name, type(module).__qualname__, {key: held for key, held in vars(module).items() if not key.startswith("_")})
-            for name, module in value.named_modules(remove_duplicate=False)
-        ]
-        return self._all([*named, *plain])
+        return self._all([*named, *(module.training for module in value.modules())])
 
     def _numpy(self, value: Any) -> bool:
         self.parts.append(f"{value.dtype} {value.shape}:".encode())
@@ -253,10 +252,10 @@ class _Encoder:
             held = [value.indices(), value.values()]
         elif value.layout in _COMPRESSED:
             held = [getattr(value, name)() for name in _COMPRESSED[value.layout]] + [value.values()]
-        elif value.layout == torch.strided and value.nbytes > 4 * value.untyped_storage().nbytes():  # expanded
-            self._all([value.stride(), value.storage_offset()])
-            held = [torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())]
         elif value.layout == torch.strided:
+            for dim, stride in enumerate(value.stride()):
+                if stride == 0 and value.shape[dim] > 1:  # expanded: one element, many times
+                    value = value.narrow(dim, 0, 1)
             held = [value]
         else:
             return False

@@ -7,6 +7,8 @@ import decimal
 import re
 from collections.abc import Iterable
 
+_ENDS = re.compile("[,;%\\0]")  # characters at which a text, or a variable of the environment, would end
+
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
@@ -30,7 +32,7 @@ class Fault:
 
     def __str__(self) -> str:
         fields = [
-            f"{name}={re.sub('[,;%\0]', lambda found: f'%{ord(found[0]):02x}', str(value))}"
+            f"{name}={_ENDS.sub(lambda found: f'%{ord(found[0]):02x}', str(value))}"
             for name in ("rank", "group", "op", "seq", "nth")
             if (value := getattr(self, name)) not in (None, "")
         ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import _posixsubprocess
 import atexit
 import builtins
-import concurrent.futures
+import concurrent.futures.process
+import concurrent.futures.thread
 import contextlib
 import importlib.abc
 import importlib.machinery
@@ -105,7 +106,11 @@ class Process:
         _ranks.joining.add(key)
         try:
             for executor in [found for made in self.executors if (found := made()) is not None]:
-                executor.shutdown(wait=False)
+                workers = [*getattr(executor, "_threads", ()), getattr(executor, "_executor_manager_thread", None)]
+                with _mu:
+                    self.threads += [worker for worker in workers if worker is not None]
+                with contextlib.suppress(Exception):  # of a subclass
+                    executor.shutdown(wait=False)
             while self.threads:
                 with _mu:
                     thread = self.threads.pop()
@@ -480,18 +485,30 @@ def _start(original: Any) -> Any:
 
             self.run = run_of_rank  # type: ignore[method-assign]
         original(self)
-        if own is not None:
+        # Workers of an executor end with that, and the process waits for all: another rank may use it as well.
+        if own is not None and not _is_worker(self):
+            started.append(self)
             with _mu:
                 own.threads = [*filter(threading.Thread.is_alive, own.threads), self]
 
     return start
 
 
+started: list[threading.Thread] = []  # by ranks of the last launch
+
+
+def _is_worker(thread: Any) -> bool:
+    """Of an executor."""
+    target = getattr(thread, "_target", None)
+    return target is concurrent.futures.thread._worker or isinstance(thread, concurrent.futures.process._ExecutorManagerThread)
+
+
 def _executor(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         own = process()
-        if own is not None:
+        # A library that a rank happens to use first makes its own for the process.
+        if own is not None and sys._getframe(1).f_globals is own.main.__dict__:
             own.executors.append(weakref.ref(self))
 
     return init

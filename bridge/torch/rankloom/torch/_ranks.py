@@ -420,7 +420,7 @@ _RETRIED = 20  # points that such a rank comes to in that time, at least
 _CAUGHT = 100  # errors without a call that goes well
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
-_IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks
+_IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks, or wait for its script's threads
 
 left: list[str] = []  # the ranks that could not be ended: their threads stay
 joining: set[tuple[int, int]] = set()  # job and rank of those whose script is over, and which wait for its threads
@@ -512,7 +512,7 @@ class _Watch:
                         text = f"rank {rank} still called {_RETRIES:g} s after that, though every call fails from then on"
                     self.notes.append(f"{text}\n{self._where(rank)}")
                     self._end(rank, self._job.abort_cause, now)
-            elif self._stall is not None and now - since >= self._stall and (self._job.id, rank) not in joining:
+            elif self._stall is not None and now - since >= self._stall:
                 self._stalled(rank, self._stall, now - since, now)
             elif self._stall is not None:
                 self._look_at_errors(rank, steps, self._stall, now)
@@ -530,7 +530,7 @@ class _Watch:
             return
         self._tries[rank] = (now, steps, errors)
         caught = errors - before
-        if caught >= _CAUGHT and steps - points <= 10 * caught:
+        if caught >= _CAUGHT and steps - points <= 3 * caught:
             text = f"Stall: all calls have failed for {stall:g} s of real time: the program has caught {caught} errors, and goes on"
             self._job.fail(rank, f"{text}\n{self._where(rank)}")
 
@@ -538,6 +538,8 @@ class _Watch:
         where = ""
         if self._imports(rank):
             limit, where = limit * _IMPORTS, ", in an import"
+        elif (self._job.id, rank) in joining:
+            limit, where = limit * _IMPORTS, ", while the rank waits for the threads that its script has started"
         if stood >= limit:
             text = f"Stall: no scheduling point for {limit:g} s of real time{where}: it computes, or it blocks in what is not rankloom's"
             self._job.fail(rank, f"{text}{self._hint(rank)}\n{self._where(rank)}")

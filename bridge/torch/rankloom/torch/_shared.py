@@ -14,7 +14,6 @@ import enum
 import functools
 import io
 import itertools
-import logging
 import os
 import queue
 import random
@@ -33,6 +32,7 @@ import torch.distributed as dist
 from rankloom.torch import _ranks
 
 _MOST = 100_000  # objects looked at
+_PLAIN_FOR_ONE = 10  # numbers and the like count as one object
 _DEEP = 30
 
 
@@ -57,7 +57,7 @@ class Variables:
         return self._changed
 
     def _marks(self) -> dict[str, Any]:
-        left = [_MOST]
+        left: list[Any] = [_PLAIN_FOR_ONE * _MOST, {}]
         marks: dict[str, Any] = {}
         for name, value in _named(self._roots):  # two functions may each have a variable of that name
             marks.setdefault(name, []).append(_mark(value, _DEEP, left))
@@ -70,8 +70,6 @@ def _of_process(swap_random: bool) -> dict[str, Any]:
     """State that a process has once, whatever a program calls it by."""
     marks: dict[str, Any] = {
         "os.environ": _ranks.environment_writes(),
-        "sys.path": list(sys.path),
-        "Python's recursion limit": sys.getrecursionlimit(),
         "torch's default dtype": torch.get_default_dtype(),
         "torch's choice of deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
     }
@@ -94,6 +92,8 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         seen[id(at)] = at
         if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
             name, value = at
+            if type(value) is weakref.ProxyType:
+                continue
             if isinstance(value, _CODE):
                 waiting.append(value)
             elif not isinstance(value, types.ModuleType):
@@ -122,7 +122,7 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             for kind in filter(_of_caller, at.__mro__):
                 waiting += filter(None, map(_function_of, vars(kind).values()))
                 if not issubclass(kind, enum.Enum):  # which makes members of flags when they are asked for
-                    yield kind.__name__, _Members({key: member for key, member in vars(kind).items() if _is_state(member)})
+                    yield kind.__name__, _Members({name: held for name, held in vars(kind).items() if not name.startswith("__") and _is_state(held)})
         elif callable(at):
             waiting.append((f"{type(at).__name__} (self)", at))
 
@@ -132,6 +132,7 @@ _HELD = (
     argparse.Namespace, BaseException, concurrent.futures.Future, threading.Condition, threading.Event, threading.Semaphore,
     threading.Barrier, asyncio.Queue, torch.optim.lr_scheduler.LRScheduler,
 )  # fmt: skip
+_PLAIN_VALUES = (int, float, complex, str, bytes, type(None))
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.Tensor, torch.dtype, types.ModuleType)
 _CODE = (
     types.FunctionType, types.MethodType, types.BuiltinMethodType, functools.partial, functools._lru_cache_wrapper, type
@@ -143,7 +144,10 @@ def _code_within(root: Any, seen: dict[int, Any]) -> Iterator[Any]:
     waiting = [root]
     while waiting and len(seen) < _MOST:
         value = waiting.pop()
-        if isinstance(value, _PLAIN) or id(value) in seen:
+        try:
+            if isinstance(value, _PLAIN) or id(value) in seen:
+                continue
+        except ReferenceError:  # of a proxy whose object has gone
             continue
         seen[id(value)] = value
         if isinstance(value, _CODE):
@@ -245,16 +249,23 @@ def _is_state(member: Any) -> bool:
     return not callable(member) and not isinstance(member, descriptors)
 
 
-def _mark(value: Any, depth: int, left: list[int]) -> Any:
+def _mark(value: Any, depth: int, left: list[Any]) -> Any:
     """Something that differs if the value does, or what it holds. Of objects that are nobody's of the caller's: which one it is."""
+    if isinstance(value, _PLAIN_VALUES):
+        left[0] -= 1
+    else:
+        seen = left[1]
+        if id(value) in seen:  # as when it was met first
+            return seen[id(value)][0]
+        left[0] -= _PLAIN_FOR_ONE
+        seen[id(value)] = (len(seen), value)  # kept, since the number of an object that is gone is that of another one soon
     try:
         return _mark_of(value, depth, left)
     except Exception:  # a number that is too long for a text, a view that was released
         return id(value)
 
 
-def _mark_of(value: Any, depth: int, left: list[int]) -> Any:
-    left[0] -= 1
+def _mark_of(value: Any, depth: int, left: list[Any]) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, (float, complex, str, bytes, type(None))):
@@ -294,8 +305,6 @@ def _mark_of(value: Any, depth: int, left: list[int]) -> Any:
         return (id(value), _mark(_Members(vars(value), args=getattr(value, "args", None)), depth - 1, left))
     if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
         return (id(value), _mark(_Members({id(key): item for key, item in value.items()}), depth - 1, left))
-    if isinstance(value, logging.Logger):
-        return (id(value), value.level, value.disabled, value.propagate, len(value.handlers), len(value.filters))
     if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)):
         return (id(value), bytes(value))
     if isinstance(value, types.CellType):
@@ -325,7 +334,7 @@ def _is_plain_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and _module_of(value) in ("builtins", "itertools", "collections", "_collections", "_csv")
 
 
-def _mark_iterator(value: Any, depth: int, left: list[int]) -> Any:
+def _mark_iterator(value: Any, depth: int, left: list[Any]) -> Any:
     """Tells how far the iterator has come."""
     if isinstance(value, (types.GeneratorType, types.CoroutineType)):
         frame, within = (
@@ -348,7 +357,7 @@ def _mark_iterator(value: Any, depth: int, left: list[int]) -> Any:
     return [_mark_within(item, depth - 1, left) for item in (*arguments, *state)]
 
 
-def _mark_within(value: Any, depth: int, left: list[int]) -> Any:
+def _mark_within(value: Any, depth: int, left: list[Any]) -> Any:
     """A part of an iterator's state, some of which is made anew each time."""
     left[0] -= 1
     if depth <= 0 or left[0] <= 0:
@@ -360,11 +369,15 @@ def _mark_within(value: Any, depth: int, left: list[int]) -> Any:
     return repr(value) if isinstance(value, (int, str, range)) else len(value) if isinstance(value, list) else None
 
 
-def _mark_of_numpy(value: Any, depth: int, left: list[int]) -> Any:
+def _mark_of_numpy(value: Any, depth: int, left: list[Any]) -> Any:
     if hasattr(value, "tobytes") and hasattr(value, "ravel"):
         if value.dtype.hasobject:
             return [_mark(item, depth - 1, left) for item in value.ravel().tolist()[: left[0]]]
-        return value.tobytes() if value.nbytes < 1 << 20 else zlib.crc32(value.tobytes())
+        if type(value).__name__ == "memmap":
+            return (value.ctypes.data, value.shape)  # of a file that may be larger than memory
+        if value.nbytes < 1 << 20:
+            return value.tobytes()
+        return zlib.crc32(memoryview(value).cast("B") if value.flags.c_contiguous else value.tobytes())
     if hasattr(value, "get_state"):  # a RandomState
         return repr(value.get_state())
     if type(value).__name__ in ("flatiter", "ndenumerate"):

@@ -77,7 +77,7 @@ class _Names:
         """For a default group of the rank's: a second one at a port is by the next server there, though the last may still listen."""
         found = self.named("port", port)
         last, came = self._came.get(port, (found, set()))
-        if last is found and rank in came:
+        if last is found and rank in came and found.had_server:
             found = self._stores[("port", port)] = _ext.NamedStore()
         self._came[port] = (found, {*(came if last is found else ()), rank})
         return found

@@ -13,7 +13,7 @@ import pathlib
 import shlex
 import string
 import sys
-import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -496,13 +496,19 @@ def _main_of_spawn(
     return _left_for_good(status)
 
 
+_LAST_THREADS = 2.0  # seconds that threads of ranks that failed have to end
+
+
 def _left_for_good(status: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    kept = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.current_thread()]
-    if status and kept:
+    until = time.monotonic() + _LAST_THREADS
+    for thread in _process.started if status else ():
+        thread.join(max(until - time.monotonic(), 0))
+    kept = [thread.name for thread in _process.started if status and thread.is_alive() and not thread.daemon]
+    if kept:
         _process.say(f"threads that ranks started go on: {', '.join(sorted(kept))}")
-    if _ranks.left or (status and kept):
+    if _ranks.left or kept:
         sys.stderr.flush()
         os._exit(status)  # a thread that cannot be ended would be torn down under its feet
     return status
