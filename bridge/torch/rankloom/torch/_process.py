@@ -487,8 +487,8 @@ def _start(original: Any) -> Any:
         original(self)
         # Workers of an executor end with that, and the process waits for all: another rank may use it as well.
         if own is not None and not _is_worker(self):
-            started.append(self)
             with _mu:
+                started[:] = [*filter(threading.Thread.is_alive, started), self]
                 own.threads = [*filter(threading.Thread.is_alive, own.threads), self]
 
     return start
