@@ -7,10 +7,11 @@ future that is handed to C++ in another way is awaited first.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,14 +31,21 @@ _chained: weakref.WeakSet[Any] = weakref.WeakSet()  # futures to which something
 _collect: Callable[[list[Any]], Any] = torch._C._collect_all
 
 
+@contextlib.contextmanager
+def _set(exchange: Callable[[bool], bool]) -> Iterator[None]:
+    """A flag of the calling thread is set within."""
+    before = exchange(True)
+    try:
+        yield
+    finally:
+        exchange(before)
+
+
 def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def get_future(work: Any) -> Any:
-        before = _ext.futures_come_later(True)
-        try:
+        with _set(_ext.futures_come_later):
             future = get(work)
-        finally:
-            _ext.futures_come_later(before)
         if _ext.scheduled() or isinstance(work, _ext.Work):
             _calls[future] = (work,)
         return future
@@ -65,11 +73,8 @@ def _noted(self: Any, callback: Any) -> Any:
 
     @functools.wraps(callback)
     def at_once(future: Any) -> Any:
-        before = _ext.calls_come_at_once(True)
-        try:
+        with _set(_ext.calls_come_at_once):
             return callback(future)
-        finally:
-            _ext.calls_come_at_once(before)
 
     return at_once
 
@@ -194,11 +199,8 @@ def _of_static_graph(delay: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(delay)
     def delay_all_reduce(reducer: Any) -> Any:
-        before = _ext.futures_are_awaited(True)
-        try:
+        with _set(_ext.futures_are_awaited):
             return delay(reducer)
-        finally:
-            _ext.futures_are_awaited(before)
 
     return delay_all_reduce
 
