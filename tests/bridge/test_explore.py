@@ -27,6 +27,7 @@ import threading
 import time
 import types
 import urllib.parse
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -574,6 +575,36 @@ def test_variables_that_libraries_set_for_themselves_are_not_shared_state() -> N
     command = [sys.executable, "-c", LIBRARIES]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.startswith("verified: ") and "TORCHINDUCTOR_CACHE_DIR" in done.stdout, done
+
+
+@dataclasses.dataclass
+class _Trainer:
+    callbacks: list[Any] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Callback:
+    trainer: _Trainer
+
+
+def test_ordinary_things_that_ranks_share_are_no_change(tmp_path: pathlib.Path) -> None:
+    trainer = _Trainer()
+    trainer.callbacks = [_Callback(trainer) for _ in range(8)]
+    with open(tmp_path / "data", "wb") as file:
+        file.truncate(1 << 34)  # without content: 16 GiB that nobody is to read
+    data = numpy.memmap(tmp_path / "data", mode="r")
+    gone = weakref.proxy(_Layer())
+    logger = logging.getLogger("of another test")
+
+    def trains(rank: int) -> list[Any]:
+        logger.setLevel(logging.INFO)
+        gathered: list[Any] = [None] * 2
+        dist.all_gather_object(gathered, _Result(1.0, rank))  # pickled, by which Python keeps names in the class
+        mesh = init_device_mesh("cpu", (2,))
+        return [len(trainer.callbacks), data.shape, type(gone) in weakref.ProxyTypes, gathered, mesh]
+
+    found = rankloom.torch.explore(trains, 2, strategies=["exhaustive"], runs=50)
+    assert found.ok and "not seen" not in found.text and "not verified because" not in found.summary, found.text
 
 
 @pytest.mark.parametrize("how", ["-c", "-"])

@@ -1,6 +1,7 @@
 """A rank that hangs in its own code ends its test, and is told by its stack."""
 
 import contextlib
+import datetime
 import importlib
 import os
 import pathlib
@@ -346,6 +347,26 @@ def test_ranks_whose_calls_all_fail_do_not_run_for_ever(options: dict[str, Any],
     report = rankloom.torch.run(body, 2, stall=1, **options)
     first = report.text.split("\n")[0]
     assert re.match(r"rank \d failed: Stall: all calls have failed for 1 s of real time: the program has caught \d+ errors", first), first
+
+
+def test_a_rank_that_polls_by_short_timeouts_is_not_ended() -> None:
+    def body(rank: int) -> int:
+        store = dist.distributed_c10d._get_default_store()
+        timeouts = 0
+        if rank == 0:
+            time.sleep(3)
+            store.set("stop", "")
+        while rank == 1:
+            try:
+                store.wait(["stop"], datetime.timedelta(milliseconds=2))
+                break
+            except dist.DistStoreError:
+                timeouts += 1
+        return timeouts
+
+    report = rankloom.torch.run(body, 2, parallel=True, stall=4)
+    report.raise_if_failed()
+    assert report.results[1] > 100
 
 
 RETRIES = """

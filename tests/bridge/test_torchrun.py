@@ -330,6 +330,13 @@ def test_a_rank_ends_with_what_its_executors_have_to_do(options: list[str], tmp_
     assert done.returncode == 0 and done.stdout.count("pool saved") == 2, done.stdout + done.stderr
 
 
+def test_an_executor_of_a_module_serves_all_ranks(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "with_a_pool.py").write_text("import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n")
+    source = "import with_a_pool\nprint(with_a_pool.pool.submit(len, 'four').result())\n"
+    done = launch_text(tmp_path, source, "--nproc-per-node=2", "--schedule=fifo")
+    assert done.returncode == 0 and done.stdout.count("4") == 2, done.stdout + done.stderr
+
+
 def test_threads_of_ranks_that_fail_do_not_keep_the_process(tmp_path: pathlib.Path) -> None:
     source = """
 import threading, queue

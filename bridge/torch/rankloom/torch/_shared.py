@@ -92,7 +92,7 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
         seen[id(at)] = at
         if isinstance(at, tuple) and len(at) == 2 and isinstance(at[0], str):
             name, value = at
-            if type(value) is weakref.ProxyType:
+            if type(value) in weakref.ProxyTypes:
                 continue
             if isinstance(value, _CODE):
                 waiting.append(value)
