@@ -24,6 +24,7 @@
 #include "sim/base/site_text.h"
 #include "sim/base/system.h"
 #include "sim/base/text.h"
+#include "sim/faults/injected_hang.h"
 #include "sim/scheduler/acts_for_fibers.h"
 #include "sim/scheduler/deadlock_report.h"
 #include "sim/scheduler/stall_watch.h"
@@ -885,8 +886,11 @@ std::string WorldState::describe() const {
 
 WorldState::Waits WorldState::waits_of(const std::vector<Task*>& waiting) const {
   Waits waits;
+  // Peers of a rank that hangs by plan stand where its next calls would have let them go on: none of them is to blame.
+  const bool planned = std::any_of(waiting.begin(), waiting.end(),
+                                   [](const Task* task) { return std::string_view(task->site.what) == kInjectedHang; });
   for (const Task* task : waiting) {
-    if (waits.cause.ok() && task->site.waits_for != nullptr) waits.cause = task->site.waits_for->explain();
+    if (waits.cause.ok() && !planned && task->site.waits_for != nullptr) waits.cause = task->site.waits_for->explain();
   }
   RankFacts facts = {.ended = [this](int rank) { return ended_text(rank); }, .last_calls = {}};
   // A Mismatch lists them itself.

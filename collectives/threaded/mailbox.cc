@@ -865,6 +865,15 @@ void Mailbox::await_moves(int rank) const {
   while (own != nullptr && own->unfinished_of_owner.value() > 0 && unfinished(rank).empty()) turns.next();
 }
 
+bool Mailbox::waits_for_ended(const Message& recv, int but) const {
+  if (recv.call_.peer != CollectiveCall::kAnySource) return false;
+  for (int member = 0; member < group_->size(); ++member) {
+    if (member == but || member == recv.group_rank_) continue;
+    if (!world_.ended_text(group_->global_rank(member)).empty()) return true;
+  }
+  return false;
+}
+
 absl::Status Mailbox::tag_difference(const Message& message) const {
   Inbox* const inbox = existing_inbox(message.receiver());
   if (inbox == nullptr) return absl::OkStatus();
@@ -875,7 +884,7 @@ absl::Status Mailbox::tag_difference(const Message& message) const {
     const Message& send = message.sends() ? message : *other;
     const Message& recv = message.sends() ? *other : message;
     const bool meant = recv.call_.peer == CollectiveCall::kAnySource || recv.call_.peer == send.group_rank_;
-    if (!meant || send.call_.tag == recv.call_.tag) continue;
+    if (!meant || send.call_.tag == recv.call_.tag || waits_for_ended(recv, send.group_rank_)) continue;
     // A rank that waits for something else may make the call that fits next.
     if (other->is_awaited() || !other->rank_state_->world().ended_text(other->rank()).empty())
       return describe_difference(send, recv);

@@ -197,6 +197,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox>, public Rendezvous:
   void end(Message& send, Message& recv, const absl::Status& status);
   absl::Status agree(const Message& send, const Message& recv) const;
   absl::Status describe_difference(const Message& send, const Message& recv) const;
+  // Whether a message from anyone might have come from a member, `but` one, that has ended: none of the others has
+  // called wrongly then.
+  bool waits_for_ended(const Message& recv, int but) const;
   // The Mismatch of `message` with one that waits for the same rank under another tag; OK if there is none.
   absl::Status tag_difference(const Message& message) const;
   // The sends that nobody has received of the member that `recv` waits for, to others or under other tags: "rank 1

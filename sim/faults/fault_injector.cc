@@ -11,6 +11,7 @@
 #include "sim/base/dist_error.h"
 #include "sim/base/site_text.h"
 #include "sim/base/text.h"
+#include "sim/faults/injected_hang.h"
 #include "sim/scheduler/scheduler.h"
 
 namespace rankloom::internal {
@@ -191,7 +192,7 @@ absl::Status FaultInjector::act(const Fault& fault, const Call& call, CodeSite c
       RankMutexLock lock(&mu);
       return never.await(
           &mu, [] { return false; },
-          Site{.what = "a hang (injected)", .code = code, .group = call.group, .seq = call.seq, .detail = call.op});
+          Site{.what = kInjectedHang, .code = code, .group = call.group, .seq = call.seq, .detail = call.op});
     }
     case Kind::kDelay:
       return scheduler_->sleep(Site{.what = "a delay (injected)", .code = code, .group = call.group, .seq = call.seq},

@@ -104,6 +104,26 @@ TEST_P(FaultTest, AHangIsADeadlockThatNamesIt) {
                     HasSubstr("rank 1 waits in all_reduce seq 2 for rank 0")));
 }
 
+// Rank 1 would take rank 2's message, and then the one that rank 0 has sent under another tag.
+TEST_P(FaultTest, NoPeerOfARankThatHangsIsToldOfAMismatch) {
+  const auto job = [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    std::vector<float> x = {1}, y = {2};
+    if (rank.rank() == 0) pg->send(x, 1, /*tag=*/15).wait();
+    if (rank.rank() == 1) {
+      pg->recv_any(y, /*tag=*/8).wait();
+      pg->recv(x, 0, /*tag=*/15).wait();
+    }
+    if (rank.rank() == 2) pg->send(y, 1, /*tag=*/8).wait();
+  };
+  EXPECT_TRUE(run(3, {}, job).ok());
+  const RunReport report = run(3, {{.kind = Kind::kHang, .rank = 2, .op = "send"}}, job);
+  EXPECT_EQ(error_kind(report.cause), ErrorKind::kDeadlock) << report.text();
+  EXPECT_THAT(report.text(),
+              AllOf(HasSubstr("Deadlock: no rank can move"), HasSubstr("rank 2 waits in a hang (injected) send"),
+                    HasSubstr("rank 1 waits in recv_any"), Not(HasSubstr("Mismatch"))));
+}
+
 TEST_P(FaultTest, ADelayCostsVirtualTimeAndCanMeetATimeout) {
   if (!deterministic()) GTEST_SKIP() << "would take minutes of real time";
   const Fault slow{.kind = Kind::kDelay, .rank = 1, .by = absl::Minutes(2)};

@@ -535,6 +535,28 @@ TEST_P(PointToPointTest, TellsOfADifferentTagWhenNobodyCanMove) {
             HasSubstr("\n  rank 1 waits in recv seq 1 tag 8 for rank 0 [group 0, point_to_point_test.cc:")));
 }
 
+// Rank 2 has left without the message that rank 0 would take before the one of the other tag.
+TEST_P(PointToPointTest, ASenderIsNotToBlameWhereAnotherOneHasLeft) {
+  const auto program = [](bool leaves) {
+    return [leaves](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::vector<float> f(2);
+      if (rank.rank() == 0) {
+        pg->recv_any(f, 8).wait();
+        pg->recv(f, 1, 7).wait();
+      }
+      if (rank.rank() == 1) pg->send(f, 0, 7).wait();
+      if (rank.rank() == 2 && !leaves) pg->send(f, 0, 8).wait();
+    };
+  };
+  run(3, program(false));
+  const RunReport report = run_to_failure(3, program(true));
+  if (report.outcomes.empty()) return;  // too few processes
+  EXPECT_THAT(report.text(), AllOf(StartsWith("Deadlock: no rank can move\n"),
+                                   HasSubstr("rank 0 waits in recv_any seq 1 tag 8 for rank 1 and rank 2 (returned)"),
+                                   Not(HasSubstr("Mismatch"))));
+}
+
 // ---- waits that never end
 
 TEST_P(PointToPointTest, NamesACycleOfSends) {
