@@ -3,6 +3,7 @@
 
     tools/test_summary.py build
 
+Lines that a program begins with "noted: " are shown, pass or fail: the seed of the day that it drew from, and how many.
 Each failure comes with lines of its own words, so that the last lines of a log that was cut still name the reason.
 The last line is `N passed, N failed, N skipped`. Exit status 1 if anything failed or nothing ran. A program that
 died, timed out or failed at exit (a sanitizer's report) counts as a failure even if all of its cases passed.
@@ -98,6 +99,8 @@ def main(arguments):
     for record in records(build):
         p, f, s, names = count(record, build)
         passed, failed, skipped = passed + p, failed + f, skipped + s
+        for noted in re.findall(r"^noted: (.*)", record.get("stdout", ""), re.MULTILINE):
+            print(f"{record['name']}: {noted}")
         for name in names:
             print(f"FAILED {name}")
         for line in reasons(record, build) if names else []:

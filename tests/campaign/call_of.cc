@@ -6,9 +6,16 @@ namespace rankloom {
 
 namespace {
 
-// Whether the member's input may be its own part of the output, or the other way.
-bool may_be_in_place(OpType op) {
-  return op == OpType::kAllGather || op == OpType::kAllGatherIntoTensor || op == OpType::kReduceScatterTensor;
+// Whether the member's input is its own part of the outputs, which must be there then.
+bool is_within_outputs(OpType op, const CallShape& shape) {
+  if (op == OpType::kGather) return !shape.outputs.empty();
+  return op == OpType::kAllGather || op == OpType::kAllGatherIntoTensor;
+}
+
+// The other way: its output is its own part of the inputs.
+bool is_within_inputs(OpType op, const CallShape& shape) {
+  if (op == OpType::kScatter) return !shape.inputs.empty();
+  return op == OpType::kReduceScatter || op == OpType::kReduceScatterTensor;
 }
 
 }  // namespace
@@ -27,22 +34,24 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
     if (call.type() != OpType::kAllToAllSingle) return tensors_->add(dtype, numel);
     return tensors_->add(dtype, numel, {numel / call.rows, call.rows});
   };
-  const bool in_place = call.in_place != 0 && may_be_in_place(call.type());
-  const auto own = static_cast<int64_t>(member);
+  // The member's own of a list, or of equal parts of one tensor.
+  const auto own = [member](const std::vector<TensorView>& whole, int64_t numel) {
+    return whole.size() > 1 || whole[0].numel() == numel ? whole[whole.size() > 1 ? static_cast<size_t>(member) : 0]
+                                                         : whole[0].slice(member * numel, numel);
+  };
   if (shape.same) {
     for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
     outputs_ = inputs_;
     return;
   }
-  if (in_place && call.type() == OpType::kReduceScatterTensor) {
-    inputs_.push_back(add(shape.inputs[0]));
-    outputs_.push_back(inputs_[0].slice(own * shape.outputs[0], shape.outputs[0]));
+  if (call.in_place != 0 && is_within_inputs(call.type(), shape)) {
+    for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
+    outputs_.push_back(own(inputs_, shape.outputs[0]));
     return;
   }
   for (const int64_t numel : shape.outputs) outputs_.push_back(add(numel));
-  if (in_place) {
-    inputs_.push_back(call.type() == OpType::kAllGather ? outputs_[static_cast<size_t>(member)]
-                                                        : outputs_[0].slice(own * shape.inputs[0], shape.inputs[0]));
+  if (call.in_place != 0 && is_within_outputs(call.type(), shape)) {
+    inputs_.push_back(own(outputs_, shape.inputs[0]));
     return;
   }
   for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
@@ -55,6 +64,7 @@ void CallOf::fill() {
 Work CallOf::make(ProcessGroup& pg, const CallOptions& given) {
   CallOptions options = given;
   if (call_.order != 0) options.order = order_of(call_, act_);
+  if (call_.timed != 0) options.timeout = absl::Hours(1);
   const ReduceOp op = reduce_of(call_);
   const int root = call_.root % size_;
   switch (call_.type()) {

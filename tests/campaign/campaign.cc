@@ -35,7 +35,8 @@ using namespace rankloom;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxProcesses = 64;
-constexpr int kHangs = 120;  // seconds in one program
+constexpr int kHangs = 120;      // seconds in one program
+constexpr int kHangsAlone = 15;  // in a process of its own, while it is shrunk
 
 struct Options {
   uint64_t programs = 20'000;
@@ -61,20 +62,62 @@ void say(const std::string& text) {
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::abort();
 }
 
-void tell_failure(const Options& options, uint64_t seed, const Job& job, const std::string& wrong) {
+// The kind of a failure: the beginning of its text without the numbers, which differ from job to job.
+std::string kind_of(const std::string& wrong) {
+  constexpr size_t kBeginning = 60;
+  std::string kind;
+  for (const char c : wrong.substr(0, wrong.find('\n'))) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit || kind.empty() || kind.back() != '#') kind += digit ? '#' : c;
+  }
+  return kind.substr(0, std::min(kBeginning, kind.find("bytes, ")));
+}
+
+// How a process of its own ends that runs the job in all gears: "" if well, or by which signal or exit code.
+std::string end_of_process(const Job& job) {
+  std::fflush(stdout);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(kHangsAlone);
+    compare_gears(job, Effort::kFull);
+    std::_Exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (WIFSIGNALED(status)) return absl::StrCat("ended by signal ", WTERMSIG(status));
+  return status == 0 ? "" : absl::StrCat("exited with ", WEXITSTATUS(status));
+}
+
+void tell_failure(const Options& options, uint64_t seed, const std::string& wrong, const Job& small,
+                  const std::string& why) {
   std::string text = absl::StrCat("== seed ", seed, ": ", wrong, "\n");
-  // Numbers in the texts differ from job to job.
-  const std::string kind = wrong.substr(0, wrong.find_first_of("0123456789"));
-  const Job small = shrink(job, [&](const Job& smaller) {
-    return compare_gears(smaller, Effort::kFull).wrong.value_or("").substr(0, kind.size()) == kind;
-  });
-  const std::string why = compare_gears(small, Effort::kFull).wrong.value_or("it went well when run once more");
   absl::StrAppend(&text, "shrunk to:\n", to_text(small), why, "\n", to_cpp(small));
   say(text);
   if (options.keep.empty()) return;
   std::filesystem::create_directories(options.keep);
   std::ofstream file(absl::StrCat(options.keep, "/", seed, ".job"));
   file << "# Found by seed " << seed << ".\n" << to_text(small);
+}
+
+void tell_wrong(const Options& options, uint64_t seed, const Job& job, const std::string& wrong) {
+  const std::string kind = kind_of(wrong);
+  const Job small = shrink(job, [&](const Job& smaller) {
+    return kind_of(compare_gears(smaller, Effort::kFull).wrong.value_or("")) == kind;
+  });
+  tell_failure(options, seed, wrong, small,
+               compare_gears(small, Effort::kFull).wrong.value_or("it went well when run once more"));
+}
+
+// A crash or hang is shrunk from outside, in a process for each try; by one that has no thread.
+void tell_crash(const Options& options, uint64_t seed, const std::string& end) {
+  const Job job = draw_job(seed);
+  const std::string alone = end_of_process(job);
+  if (alone.empty()) {
+    say(absl::StrCat("== seed ", seed, ": ", end, ", and went well in a process of its own\n", to_text(job)));
+    return;
+  }
+  const Job small = shrink(job, [&](const Job& smaller) { return end_of_process(smaller) == alone; });
+  tell_failure(options, seed, end, small, absl::StrCat("in a process of its own: ", alone));
 }
 
 void work(const Options& options, Told* told, int process, int64_t end) {
@@ -92,7 +135,7 @@ void work(const Options& options, Told* told, int process, int64_t end) {
     told->ended_badly += job.may_fail();
     if (!result.wrong.has_value()) continue;
     ++told->wrong;
-    tell_failure(options, seed, job, *result.wrong);
+    tell_wrong(options, seed, job, *result.wrong);
   }
 }
 
@@ -126,8 +169,9 @@ int run(const Options& options) {
       if (status == 0) continue;
       ++crashes;
       const uint64_t seed = told->process[p].program;
-      say(absl::StrCat("== seed ", seed, WIFSIGNALED(status) ? ": ended by signal " : ": exited with ",
-                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), "\n", to_text(draw_job(seed))));
+      tell_crash(options, seed,
+                 absl::StrCat(WIFSIGNALED(status) ? "ended by signal " : "exited with ",
+                              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status)));
       processes[start(options, told, p, end)] = p;
       continue;
     }

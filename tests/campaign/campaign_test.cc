@@ -65,7 +65,8 @@ TEST_P(TodaysJobsTest, SeeWhatTheOracleSays) {
         << "CAMPAIGN_SEED=" << first + done << ": " << *result.wrong << "\n"
         << to_text(job) << "\n./dev campaign --seed " << first + done << " --programs 1 shrinks it";
   }
-  std::printf("seeds %lu to %lu: %lu jobs, %lu runs\n", first, first + done - 1, done, runs);
+  std::printf("noted: random jobs of today, seeds %lu to %lu: %lu jobs, %lu runs\n", first, first + done - 1, done,
+              runs);
   EXPECT_GT(done, 0u);
 }
 
@@ -216,18 +217,102 @@ TEST(DrawTest, DrawsEveryKindOfActAndCall) {
   EXPECT_EQ(waits.size(), static_cast<size_t>(WaitWay::kCount));
 }
 
-TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
-  const auto job = parse_job(
-      "job world_size=2 seed=7\n"
-      "split_group id=1 a=2\n"
-      "collective id=2 group=1 way=1\n  call op=1 dtype=7 count=1\n"
-      "message id=3 b=1\n  call dtype=5 count=2\n");
-  ASSERT_TRUE(job.ok());
-  const std::string text = to_cpp(*job);
-  EXPECT_THAT(text, HasSubstr("auto g1_0 = g0_0->split_group(g0_0->rank() / 2, 0, options);"));
-  EXPECT_THAT(text, HasSubstr("{g1_0->all_reduce(t2_0_in0->as(DType::kInt32, {1}), ReduceOp::kSum, {})}"));
-  EXPECT_THAT(text, HasSubstr("w3.push_back(g0_0->send(t3_in->as(DType::kUInt8, {2}), 1, 3));"));
-  EXPECT_THAT(text, HasSubstr("void rank_1(RankContext& rank)"));
+TEST(DrawTest, DrawsFaultsOfEveryKindAloneAndBesideActsThatFail) {
+  std::set<Fault::Kind> alone;
+  int beside = 0, seeded = 0, delays = 0, of_any_rank = 0, maybe = 0;
+  for (uint64_t seed = 1; seed <= 4'000; ++seed) {
+    const Job job = draw_job(seed);
+    const bool bad = std::any_of(job.acts.begin(), job.acts.end(), [](const Act& act) { return act.ends_badly(); });
+    seeded += job.fault_rate > 0;
+    for (const Fault& fault : job.faults) {
+      of_any_rank += fault.rank < 0;
+      maybe += fault.maybe;
+      delays += fault.kind == Fault::Kind::kDelay;
+      if (bad) {
+        ++beside;
+      } else {
+        alone.insert(fault.kind);
+      }
+    }
+  }
+  EXPECT_EQ(alone.size(), 8u);
+  EXPECT_GT(std::min({beside, seeded, delays, of_any_rank, maybe}), 50);
+}
+
+TEST(CrossingTest, MessagesOfOneTagAreTakenInTheOrderOfTheSends) {
+  int crossed = 0;
+  for (int seed = 1; seed <= 200; ++seed) {
+    const Crossing crossing = crossing_of({.c = seed % 3, .seed = seed});
+    ASSERT_EQ(crossing.tags.size(), static_cast<size_t>(seed % 3 + 2));
+    std::vector<int> last = {-1, -1};
+    for (const int i : crossing.taken) {
+      int& before = last[static_cast<size_t>(crossing.tags[static_cast<size_t>(i)])];
+      ASSERT_GT(i, before);
+      before = i;
+    }
+    EXPECT_EQ(std::set<int>(crossing.taken.begin(), crossing.taken.end()).size(), crossing.tags.size());
+    crossed += !std::is_sorted(crossing.taken.begin(), crossing.taken.end());
+  }
+  EXPECT_GT(crossed, 50);
+}
+
+// A job that must fail by an act or a fault, and one that may not.
+struct EndCase {
+  const char* job;
+  const char* said_when_well;  // a run of it of which the report says that all went well
+};
+class EndTest : public testing::TestWithParam<EndCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, EndTest,
+    testing::Values(
+        EndCase{"job world_size=2\nthrow id=1 rank=1\n", "went well in spite of throw"},
+        EndCase{"job world_size=2\nabort_world id=1 rank=1\n", "went well in spite of abort_world"},
+        EndCase{"job world_size=2\nother_call id=1 rank=1\n", "went well in spite of other_call"},
+        EndCase{"job world_size=2\ngroup_timeout id=1 rank=1 a=5\n", "went well in spite of group_timeout"},
+        EndCase{"job world_size=2\nfault crash@rank=1,nth=1\nmonitored_barrier id=1\n", "went well in spite of crash"},
+        EndCase{"job world_size=2\nfault hang@rank=1,nth=1\nmonitored_barrier id=1\n", "went well in spite of hang"},
+        EndCase{"job world_size=2\nfault drop@rank=0,op=send,nth=1\nmessage id=1 b=1\n  call dtype=7 count=1\n",
+                "went well in spite of drop"}));
+
+std::exception_ptr error_of(ErrorKind kind, const char* text) {
+  return std::make_exception_ptr(DistError(make_error(kind, text), {}));
+}
+
+TEST_P(EndTest, AJobThatMustFailDoes) {
+  const auto job = parse_job(GetParam().job);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const Plan plan(*job);
+  const JobLog expected = oracle(plan);
+  JobRun run = on_fifo(plan);
+  EXPECT_FALSE(run.report.ok());
+  EXPECT_EQ(wrong_with(plan, expected, run), std::nullopt);
+  // By an error of another kind.
+  JobRun other = run;
+  other.report.first_failed = 0;
+  other.report.outcomes[0].state = RunReport::Outcome::State::kFailed;
+  other.report.outcomes[0].exception = error_of(ErrorKind::kCollectiveError, "a backend failed in some way");
+  EXPECT_THAT(wrong_with(plan, expected, other).value_or("nothing"), HasSubstr("failed by CollectiveError, want "));
+  // Nobody noticed.
+  run.report.first_failed = -1;
+  run.report.cause = absl::OkStatus();
+  for (RunReport::Outcome& outcome : run.report.outcomes) {
+    outcome = {};
+    outcome.state = RunReport::Outcome::State::kReturned;
+  }
+  EXPECT_EQ(wrong_with(plan, expected, run), GetParam().said_when_well);
+}
+
+TEST(GoodEndTest, AJobThatMayNotFailDoesNot) {
+  const Job job = good_job(12);
+  const Plan plan(job);
+  JobRun run = on_fifo(plan);
+  run.report.cause = make_error(ErrorKind::kDeadlock, "no rank can move any more");
+  run.report.outcomes[1].state = RunReport::Outcome::State::kStopped;
+  run.report.outcomes[1].exception = error_of(ErrorKind::kDeadlock, "no rank can move any more");
+  EXPECT_THAT(wrong_with(plan, oracle(plan), run).value_or("nothing"),
+              HasSubstr("failed by Deadlock, want no failure: "));
+  run.report.outcomes[1].state = RunReport::Outcome::State::kRunning;
+  EXPECT_EQ(wrong_with(plan, oracle(plan), run), "rank 1: has not ended");
 }
 
 }  // namespace

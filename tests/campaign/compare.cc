@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "rankloom/random.h"
 
 namespace rankloom {
 
@@ -11,11 +12,20 @@ using namespace internal;
 
 namespace {
 
+// Numbers that have nothing to do with each other: how the jobs were drawn, which schedule and which gears they have.
+enum class Choice : uint64_t { kSchedule = 1, kDepth, kGear };
+int chosen(const Job& job, Choice choice, int n) {
+  Prng prng(static_cast<uint64_t>(job.seed) ^ static_cast<uint64_t>(choice) << 40);
+  return static_cast<int>(prng.below(static_cast<uint64_t>(n)));
+}
+
+}  // namespace
+
 Schedule exploring(const Job& job) {
   const auto seed = static_cast<uint64_t>(job.seed);
-  switch (seed % 6) {
+  switch (chosen(job, Choice::kSchedule, 6)) {
     case 0:
-      return Schedule::pct(seed, 3);
+      return Schedule::pct(seed, 1 + chosen(job, Choice::kDepth, 6));
     case 1:
       return Schedule::starve(seed);
     case 2:
@@ -26,6 +36,8 @@ Schedule exploring(const Job& job) {
       return Schedule::seeded(seed);
   }
 }
+
+namespace {
 
 std::string without(std::string text, std::string_view word) {
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word)) text.erase(at, word.size());
@@ -65,7 +77,7 @@ class Comparer {
   Comparison compare() {
     const Schedule schedule = exploring(job_);
     const bool full = effort_ == Effort::kFull;
-    const int turn = job_.seed % 8;
+    const int turn = chosen(job_, Choice::kGear, 8);
     const JobRun fibers = run({EngineKind::kFibers, schedule});
     if (full || turn == 0) {
       const Gear baton = {EngineKind::kThreads, schedule};

@@ -22,6 +22,9 @@ struct Comparison {
   std::optional<std::string> wrong;  // in which gear, and what
 };
 
+// The schedule that explores, of a job's first run.
+Schedule exploring(const Job& job);
+
 // Blocking: the calling thread. Runs a job in several gears; each must give what the oracle says, and one seed one run.
 Comparison compare_gears(const Job& job, Effort effort);
 

@@ -48,11 +48,14 @@ class Drawer {
     if (chance(3)) job_.eager_bytes = 1 << below(8);
     job_.rooted = below(3);
     if (chance(8)) job_.recorded = 0;
-    const bool over_processes = palette_ == Palette::kMpi || palette_ == Palette::kTorch;
-    if (!nested_ && !over_processes) job_.two_worlds = chance(16);
+    if (in_one_process() && chance(4)) job_.order = below(4) + (chance(3) ? 8 : 0);
+    if (in_one_process() && !nested_) {
+      job_.two_worlds = chance(16);
+      if (chance(4)) job_.options = below(kWorldOptions);
+    }
     const bool fails = palette_ == Palette::kAll && chance(5);
     const int budget = nested_ ? 1 + below(4) : 1 + std::min(below(24), below(24));
-    if (palette_ == Palette::kAll && chance(12)) draw_faults(fails);
+    if (palette_ == Palette::kAll && chance(5)) draw_faults();
     const int bad_at = fails ? below(budget) : -1;
     for (int i = 0; i < budget; ++i) {
       if (i == bad_at) {
@@ -61,6 +64,7 @@ class Drawer {
         add();
       }
     }
+    if (job_.may_fail()) be_untimed();
     return std::move(job_);
   }
 
@@ -68,6 +72,19 @@ class Drawer {
   int below(int n) { return static_cast<int>(prng_.below(static_cast<uint64_t>(n))); }
   int chance(int one_in) { return below(one_in) == 0 ? 1 : 0; }
   int some_rank() { return below(job_.world_size); }
+  // A timeout that a call names keeps a job that is stuck from being a deadlock at once.
+  void be_untimed() {
+    for (Act& act : job_.acts) {
+      act.call.timed = 0;
+      for (JobCall& part : act.parts) part.timed = 0;
+    }
+  }
+
+  static constexpr int kMembers = 6;  // of the largest group
+  template <size_t N>
+  const char* one_of(const char* const (&texts)[N]) {
+    return texts[below(static_cast<int>(N))];
+  }
   bool in_one_process() const { return palette_ != Palette::kMpi && palette_ != Palette::kTorch; }
 
   Act& put(ActKind kind) {
@@ -96,6 +113,7 @@ class Drawer {
     call.values = below(static_cast<int>(Values::kCount));
     if (palette_ == Palette::kTorch) call.values = static_cast<int>(Values::kSmall);
     call.count = chance(6) ? 0 : chance(24) ? 300 + below(2000) : 1 + below(9);
+    if (in_one_process() && !nested_) call.timed = chance(6);
     call.uneven = chance(3) ? 1 + below(2) : 0;
     call.root = below(8);
     call.in_place = chance(3);
@@ -107,7 +125,14 @@ class Drawer {
       } while (!has_kernel(static_cast<ReduceOp::Kind>(call.reduce), call.element()));
       if (chance(4) && palette_ != Palette::kTorch) call.order = below(5) + (chance(3) ? 8 : 0);
     }
-    if (call.type() == OpType::kBarrier) call = JobCall{};
+    if (static_cast<ReduceOp::Kind>(call.reduce) == ReduceOp::Kind::kPremulSum && palette_ != Palette::kTorch) {
+      call.factor = below(5);
+    }
+    // Over a megabyte, from where the helpers of a call share its work.
+    if (in_one_process() && !nested_ && chance(1000)) {
+      call.count = (1 + below(2)) * (1 << 20) / static_cast<int>(dtype_size(call.element())) + below(9);
+    }
+    if (call.type() == OpType::kBarrier) call = {.timed = call.timed};
     return call;
   }
 
@@ -116,10 +141,11 @@ class Drawer {
     act->call.dtype = below(kDTypeCount);
     act->call.count = chance(6) ? 0 : 1 + below(20);
     act->call.values = palette_ == Palette::kTorch ? 0 : below(static_cast<int>(Values::kCount));
-    act->a = below(6);
-    act->b = below(6);
+    act->a = below(kMembers);
+    act->b = below(kMembers);
     act->c = chance(2);
   }
+  int way_of_waiting() { return below(in_one_process() ? 3 : 2); }  // Way::kPlain, kAtOnce, kStream
 
   void made_work(const Act& act) { works_.push_back(act.id); }
 
@@ -133,6 +159,7 @@ class Drawer {
         act.call = draw_call();
         act.way =
             chance(2) ? static_cast<int>(Way::kAtOnce) : below(in_one_process() ? static_cast<int>(Way::kCount) : 2);
+        if (static_cast<Way>(act.way) == Way::kEvent) act.c = below(3);
         return made_work(act);
       }
       case 4: {
@@ -142,22 +169,14 @@ class Drawer {
         draw_message(&act);
         act.a = chance(2);
         act.b = chance(2);
-        act.way = chance(2);
+        act.way = way_of_waiting();
         return made_work(act);
       }
       case 5:
-      case 6: {
-        Act& act = put_in_group(ActKind::kMessage);
-        draw_message(&act);
-        act.way = chance(3);
-        return made_work(act);
-      }
-      case 7: {
-        Act& act = put_in_group(chance(2) ? ActKind::kAnySource : ActKind::kRing);
-        draw_message(&act);
-        act.way = chance(2);
-        return made_work(act);
-      }
+      case 6:
+        return add_message();
+      case 7:
+        return chance(3) ? add_two_groups() : add_messages();
       case 8:
       case 9:
       case 10: {
@@ -187,7 +206,7 @@ class Drawer {
           act.a = chance(2);
         } else {
           Act& act = put_in_group(ActKind::kRefused);
-          act.a = below(8);
+          act.a = below(16);
         }
         return;
       case 14:
@@ -220,6 +239,41 @@ class Drawer {
         }
         return add_store();
     }
+  }
+
+  void add_message() {
+    Act& act = put_in_group(ActKind::kMessage);
+    draw_message(&act);
+    act.way = chance(2) ? 0 : way_of_waiting();
+    // A message that goes when its stream comes to it has a tag of its own.
+    if (static_cast<Way>(act.way) != Way::kStream) act.seed = below(3);
+    made_work(act);
+  }
+
+  void add_messages() {
+    const ActKind kinds[] = {ActKind::kAnySource, ActKind::kRing, ActKind::kCrossed};
+    Act& act = put_in_group(kinds[below(palette_ == Palette::kTorch ? 2 : 3)]);
+    draw_message(&act);
+    if (act.type() == ActKind::kCrossed) {
+      act.c = below(3);
+      act.seed = 1 + below(1 << 30);
+    }
+    act.way = chance(2);
+    made_work(act);
+  }
+
+  void add_two_groups() {
+    if (groups_.empty() || !in_one_process()) return add();
+    Act& act = put_in_group(ActKind::kTwoGroups);
+    const auto [id, dim] = groups_[static_cast<size_t>(below(static_cast<int>(groups_.size())))];
+    act.a = id;
+    act.b = dim;
+    act.c = chance(4);
+    act.seed = below(1 << kMembers);
+    act.call = draw_call();
+    act.parts = {draw_call()};
+    act.way = chance(2);
+    made_work(act);
   }
 
   void add_groups() {
@@ -266,24 +320,42 @@ class Drawer {
     const auto kind = static_cast<ActKind>(first + below(static_cast<int>(ActKind::kCount) - first));
     if (kind == ActKind::kDropWork && works_.empty()) return bad();
     Act& act = put_in_group(kind);
+    if (kind == ActKind::kGroupTimeout) {
+      act.a = below(6);
+      act.c = chance(2);
+    }
     if (kind == ActKind::kDropWork) act.a = works_[static_cast<size_t>(below(static_cast<int>(works_.size())))];
   }
 
-  void draw_faults(bool fails) {
-    for (int i = 1 + below(2); i > 0; --i) {
-      Fault fault;
-      fault.kind = fails ? static_cast<Fault::Kind>(below(static_cast<int>(Fault::Kind::kStoreTimeout) + 1))
-                         : Fault::Kind::kDelay;
-      fault.rank = some_rank();
-      fault.nth = 1 + below(6);
-      const bool moves = fault.kind == Fault::Kind::kDrop || fault.kind == Fault::Kind::kDuplicate;
-      if (moves) fault.op = "send";
-      if (fault.kind == Fault::Kind::kStoreTimeout) fault.op = "store get";
-      fault.when = static_cast<Fault::When>(below(3));
-      fault.by = absl::Microseconds(below(50));
-      if (fault.kind != Fault::Kind::kDelay) fault.by = Fault().by;
-      job_.faults.push_back(fault);
+  void draw_faults() {
+    const bool delays = chance(2) != 0;
+    if (chance(5)) job_.fault_rate = delays ? 0 : 1 + below(40);
+    for (int i = 1 + below(2); i > 0; --i) job_.faults.push_back(draw_fault(delays));
+  }
+
+  Fault draw_fault(bool delays) {
+    using Kind = Fault::Kind;
+    Fault fault;
+    fault.kind = delays ? Kind::kDelay : static_cast<Kind>(below(static_cast<int>(Kind::kStoreTimeout) + 1));
+    fault.rank = chance(6) ? -1 : some_rank();
+    fault.nth = chance(6) ? -1 : 1 + below(6);
+    fault.when = static_cast<Fault::When>(below(3));
+    fault.maybe = chance(4) != 0;
+    if (fault.kind == Kind::kDelay) fault.by = absl::Microseconds(below(50));
+    if (fault.kind == Kind::kDrop || fault.kind == Kind::kDuplicate) {
+      fault.op = "send";
+    } else if (fault.kind == Kind::kStoreTimeout) {
+      fault.op = one_of({"store get", "store set", "store add", "store wait"});
+    } else if (chance(2)) {
+      fault.op = one_of({"all_reduce", "broadcast", "barrier", "send", "recv", "coalesced", "all_gather", "store get",
+                         "monitored_barrier", "reduce_scatter_tensor"});
     }
+    const bool in_group = fault.op.empty() || fault.op.find("store") == std::string::npos;
+    if (in_group && fault.kind != Kind::kStoreTimeout && chance(4)) fault.group = one_of({"0", "0.1", "1"});
+    if (in_group && fault.op != "send" && fault.op != "recv" && fault.kind < Kind::kDrop && chance(4)) {
+      fault.seq = below(4);
+    }
+    return fault;
   }
 
   Prng prng_;
@@ -320,7 +392,39 @@ bool has_kernel(ReduceOp::Kind op, DType dtype) {
 bool Job::may_fail() const {
   return std::any_of(acts.begin(), acts.end(), [](const Act& act) { return act.ends_badly(); }) ||
          std::any_of(faults.begin(), faults.end(),
-                     [](const Fault& fault) { return fault.kind != Fault::Kind::kDelay; });
+                     [](const Fault& fault) { return fault.kind != Fault::Kind::kDelay; }) ||
+         fault_rate != 0;
+}
+
+FaultPlan Job::fault_plan() const {
+  if (fault_rate == 0) return faults;
+  return FaultPlan::seeded(static_cast<uint64_t>(seed), fault_rate / 1000.0).plus(faults);
+}
+
+int tag_of(const Act& act) {
+  constexpr int kOthers = 2;
+  const bool is_message = act.type() == ActKind::kMessage;
+  return is_message && act.seed > 0 ? act.seed - 1 : kOthers + act.id;
+}
+
+Crossing crossing_of(const Act& act) {
+  Prng prng(static_cast<uint64_t>(act.seed));
+  Crossing crossing;
+  const size_t messages = static_cast<size_t>(act.c) + 2;
+  const auto first = static_cast<int>(prng.below(2));
+  crossing.tags.push_back(first);
+  while (crossing.tags.size() < messages) crossing.tags.push_back(static_cast<int>(prng.below(2)));
+  crossing.tags.back() = 1 - first;
+  // The tags in another order; of each the messages in the order of the sends.
+  std::vector<int> tags = crossing.tags;
+  for (size_t i = messages; i > 1; --i) std::swap(tags[i - 1], tags[prng.below(i)]);
+  std::array<size_t, 2> next = {};
+  for (const int tag : tags) {
+    size_t& at = next[static_cast<size_t>(tag)];
+    while (crossing.tags[at] != tag) ++at;
+    crossing.taken.push_back(static_cast<int>(at++));
+  }
+  return crossing;
 }
 
 Job draw_job(uint64_t seed, Palette palette, int world_size) { return Drawer(seed, palette, world_size).draw(); }

@@ -24,6 +24,9 @@ enum class ActKind : uint8_t {
   kMessage,       // member `a` sends to member `b`; they may be the same
   kAnySource,     // all members but `a` send to that one, which receives from anyone
   kRing,          // each member sends to the `a`-th behind it by batch_isend_irecv()
+  kCrossed,       // member `a` sends `c` + 2 messages to member `b`, which takes them in another order: crossing_of()
+  kTwoGroups,     // a call in a group and one, parts[0], in group `a`, `b`: each rank makes either first, as its bit of
+                  // `seed` says; with `c` = 1 a helper makes the second
   kWait,          // rank `rank` waits for its part of act `a`, in the way `b`
   kMonitored,     // monitored_barrier()
   kNewGroup,      // of the members whose bit of `a` is set, and of all with `b` = 1
@@ -48,7 +51,7 @@ enum class ActKind : uint8_t {
   kDropWork,      // of the rank's part of act `a`
   kLeave,         // the rank returns
   kOtherCall,     // the rank makes another call than the other members, who make all_reduce of one float32
-  kGroupTimeout,  // the rank waits 1 ms for a barrier to which nobody else comes
+  kGroupTimeout,  // the rank waits 1 ms for a call that nobody else makes, in the way `a`
   kCount,
 };
 
@@ -61,6 +64,7 @@ enum class Way : uint8_t {
   kStream,     // on a stream, behind a kernel that writes the inputs
   kBlocks,     // a stream waits for it, and a kernel behind that reads the outputs
   kGivesAway,  // keep_alive: the work is dropped, and the owner of the tensors sees the outputs
+  kEvent,      // on a stream; a kernel behind its Event on another stream reads the outputs. `c`: how the rank waits
   kCount,
 };
 // How a rank waits.
@@ -89,7 +93,9 @@ struct JobCall {
   int values = 0;  // Values
   int order = 0;   // ReduceOp::Order::Kind; 8 more: rounds after each step
   int in_place = 0;
-  int rows = 1;  // elements of a row of all_to_all_single
+  int rows = 1;    // elements of a row of all_to_all_single
+  int factor = 0;  // which one premul_sum() has
+  int timed = 0;   // CallOptions::timeout, which never comes
 
   OpType type() const { return static_cast<OpType>(op); }
   DType element() const { return static_cast<DType>(dtype); }
@@ -97,17 +103,17 @@ struct JobCall {
 
 struct Act {
   int kind = 0;   // ActKind
-  int id = 0;     // names groups, works, tags and keys, and draws values: stays when other acts go
+  int id = 0;     // names groups, works and keys, and draws values: stays when other acts go
   int group = 0;  // the act that made it; 0: that of all ranks
   int dim = 0;    // of a mesh
   int rank = 0;
   int a = 0;
   int b = 0;
   int c = 0;
-  int way = 0;  // Way
-  int seed = 0;
+  int way = 0;   // Way
+  int seed = 0;  // of a message: its tag, by tag_of()
   JobCall call = {};
-  std::vector<JobCall> parts = {};  // kCoalesced
+  std::vector<JobCall> parts = {};  // kCoalesced, kTwoGroups
 
   ActKind type() const { return static_cast<ActKind>(kind); }
   bool ends_badly() const { return type() >= ActKind::kThrow; }
@@ -119,13 +125,29 @@ struct Job {
   int eager_bytes = 0;
   int rooted = 0;      // GroupOptions::Rooted
   int recorded = 8;    // WorldOptions::recorded_calls
+  int order = 0;       // GroupOptions::order, as JobCall::order; 0: unset
+  int options = 0;     // a bit for each of some WorldOptions: world_options()
   int two_worlds = 0;  // one more at the same time, on another thread
+  int fault_rate = 0;  // FaultPlan::seeded(), in thousandths
   std::vector<Fault> faults = {};
   std::vector<Act> acts = {};
 
   // Whether it may end badly: by an act, or by a fault that is no delay.
   bool may_fail() const;
+  FaultPlan fault_plan() const;
 };
+
+// The tag of a message: 0 or 1, which others have as well, or one of its own.
+int tag_of(const Act& act);
+// The messages of a kCrossed: the tag of each as it is sent, and the order in which they are taken. Those of one tag
+// arrive in the order of the sends.
+struct Crossing {
+  std::vector<int> tags;
+  std::vector<int> taken;  // indices of tags
+};
+Crossing crossing_of(const Act& act);
+
+inline constexpr int kWorldOptions = 32;  // Job::options are below
 
 // Whether there is a reduction of the kind for the dtype.
 bool has_kernel(ReduceOp::Kind op, DType dtype);

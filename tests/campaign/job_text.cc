@@ -11,11 +11,17 @@ namespace rankloom {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(ActKind::kCount)> kActNames = {
-    "collective", "coalesced",     "message",       "any_source",   "ring",          "wait",      "monitored_barrier",
-    "new_group",  "split_group",   "mesh",          "init_group",   "destroy_group", "options",   "refused",
-    "store",      "store_meeting", "store_timeout", "shared_count", "yield",         "sleep",     "random",
-    "helper",     "nested_world",  "throw",         "abort_world",  "abort_group",   "drop_work", "leave",
-    "other_call", "group_timeout",
+    "collective",    "coalesced",     "message",
+    "any_source",    "ring",          "crossed",
+    "two_groups",    "wait",          "monitored_barrier",
+    "new_group",     "split_group",   "mesh",
+    "init_group",    "destroy_group", "options",
+    "refused",       "store",         "store_meeting",
+    "store_timeout", "shared_count",  "yield",
+    "sleep",         "random",        "helper",
+    "nested_world",  "throw",         "abort_world",
+    "abort_group",   "drop_work",     "leave",
+    "other_call",    "group_timeout",
 };
 
 template <typename T>
@@ -26,6 +32,7 @@ struct Field {
 constexpr Field<Job> kJobFields[] = {
     {"world_size", &Job::world_size}, {"seed", &Job::seed},         {"eager_bytes", &Job::eager_bytes},
     {"rooted", &Job::rooted},         {"recorded", &Job::recorded}, {"two_worlds", &Job::two_worlds},
+    {"order", &Job::order},           {"options", &Job::options},   {"fault_rate", &Job::fault_rate},
 };
 constexpr Field<Act> kActFields[] = {
     {"id", &Act::id}, {"group", &Act::group}, {"dim", &Act::dim}, {"rank", &Act::rank}, {"a", &Act::a},
@@ -35,7 +42,7 @@ constexpr Field<JobCall> kCallFields[] = {
     {"op", &JobCall::op},         {"dtype", &JobCall::dtype},   {"reduce", &JobCall::reduce},
     {"count", &JobCall::count},   {"uneven", &JobCall::uneven}, {"root", &JobCall::root},
     {"values", &JobCall::values}, {"order", &JobCall::order},   {"in_place", &JobCall::in_place},
-    {"rows", &JobCall::rows},
+    {"rows", &JobCall::rows},     {"factor", &JobCall::factor}, {"timed", &JobCall::timed},
 };
 
 template <typename T, size_t N>
@@ -65,10 +72,7 @@ bool read(const std::vector<std::string>& words, const Field<T> (&fields)[N], T*
   return true;
 }
 
-bool has_call(const Act& act) {
-  return act.type() == ActKind::kCollective || act.type() == ActKind::kMessage || act.type() == ActKind::kAnySource ||
-         act.type() == ActKind::kRing || act.type() == ActKind::kCoalesced;
-}
+bool has_call(const Act& act) { return act.type() >= ActKind::kCollective && act.type() <= ActKind::kTwoGroups; }
 
 }  // namespace
 

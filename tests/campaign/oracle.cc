@@ -69,8 +69,11 @@ class Oracle {
       case ActKind::kMessage:
       case ActKind::kAnySource:
       case ActKind::kRing:
+      case ActKind::kCrossed:
         for (const std::vector<int>& members : where.sets) call(act, members);
         return;
+      case ActKind::kTwoGroups:
+        return two_groups(act, where);
       case ActKind::kWait:
         return finish(act.rank, act.a);
       case ActKind::kDropWork:
@@ -122,6 +125,39 @@ class Oracle {
     }
   }
 
+  // A rank that is in both groups gives both calls what it has seen before.
+  void two_groups(const Act& act, const Partition& where) {
+    std::vector<std::string> saw(ranks());
+    std::vector<bool> takes_part(ranks());
+    const Partition* const groups[] = {&where, plan_.made(act.a, act.b)};
+    for (int part = 0; part < 2; ++part) {
+      for (const std::vector<int>& members : groups[part]->sets) {
+        std::vector<std::string> own(members.size());
+        collective(act, part == 0 ? act.call : act.parts[0], part, members, &own);
+        for (size_t member = 0; member < members.size(); ++member) {
+          saw[at(members[member])] += own[member];
+          takes_part[at(members[member])] = true;
+        }
+      }
+    }
+    for (int rank = 0; rank < job_.world_size; ++rank) {
+      if (takes_part[at(rank)]) issued(rank, act, std::move(saw[at(rank)]));
+    }
+  }
+
+  // The sight of the member that takes the messages, in its order.
+  std::string crossed(const Act& act, int from) {
+    const Crossing crossing = crossing_of(act);
+    std::vector<Bytes> sent;
+    for (size_t i = 0; i < crossing.tags.size(); ++i) {
+      sent.push_back(message_bytes(act, from, state_[at(from)], static_cast<int>(i)));
+    }
+    std::string saw;
+    for (const int i : crossing.taken) append(sent[at(i)], &saw);
+    if (given_ != nullptr) (*given_)[{from, act.id}] = {sent};
+    return saw;
+  }
+
   void call(const Act& act, const std::vector<int>& members) {
     const int n = static_cast<int>(members.size());
     const auto given = [&](int member) {
@@ -139,6 +175,13 @@ class Oracle {
         std::fill(takes_part.begin(), takes_part.end(), false);
         takes_part[at(from)] = takes_part[at(to)] = true;
         append(given(from), &saw[at(to)]);
+        break;
+      }
+      case ActKind::kCrossed: {
+        const int from = act.a % n, to = act.b % n;
+        std::fill(takes_part.begin(), takes_part.end(), false);
+        takes_part[at(from)] = takes_part[at(to)] = true;
+        saw[at(to)] = crossed(act, members[at(from)]);
         break;
       }
       case ActKind::kAnySource: {
@@ -181,7 +224,7 @@ class Oracle {
       parts[static_cast<size_t>(part)] = inputs.back();
     }
     for (int member = 0; member < static_cast<int>(members.size()); ++member) {
-      (*saw)[at(member)] += result_of(call, act.id, inputs, member);
+      (*saw)[at(member)] += result_of(in_order_of(job_, call), act.id, inputs, member);
     }
   }
 
@@ -205,8 +248,8 @@ std::vector<Bytes> inputs_of(const JobCall& call, int act, int part, const std::
   return inputs;
 }
 
-Bytes message_bytes(const Act& act, int global_rank, uint64_t state) {
-  return input_bytes(act.call, act.id, 63, global_rank, 0, act.call.count, state);
+Bytes message_bytes(const Act& act, int global_rank, uint64_t state, int i) {
+  return input_bytes(act.call, act.id, 63 - i, global_rank, 0, act.call.count + i, state);
 }
 
 std::string result_of(const JobCall& call, int act, const std::vector<std::vector<Bytes>>& inputs, int me) {

@@ -35,7 +35,8 @@ std::string result_of(const JobCall& call, int act, const std::vector<std::vecto
 // The inputs of a member.
 std::vector<Bytes> inputs_of(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member,
                              uint64_t state);
-// The call of messages: `act` of the kind kMessage, kAnySource or kRing has a call whose dtype and count count.
-Bytes message_bytes(const Act& act, int global_rank, uint64_t state);
+// The bytes of a message: of the call of `act`, a kMessage, kAnySource, kRing, kCrossed or kCoalesced, dtype and count
+// count. Message `i` of a crossing has `i` elements more.
+Bytes message_bytes(const Act& act, int global_rank, uint64_t state, int i = 0);
 
 }  // namespace rankloom

@@ -67,12 +67,16 @@ Plan::Plan(const Job& job) : job_(job) {
       case ActKind::kMessage:
       case ActKind::kAnySource:
       case ActKind::kRing:
+      case ActKind::kCrossed:
       case ActKind::kMonitored:
       case ActKind::kOptions:
       case ActKind::kRefused:
       case ActKind::kAbortGroup:
       case ActKind::kOtherCall:
       case ActKind::kGroupTimeout:
+        break;
+      case ActKind::kTwoGroups:
+        if (alive({act.a, act.b}) == nullptr || Key{act.a, act.b} == key) parent = nullptr;
         break;
       case ActKind::kDestroyGroup:
         if (parent != nullptr) destroy(key);
@@ -143,6 +147,8 @@ void Plan::make(const Act& act, const Partition& parent) {
           chosen.push_back(members[static_cast<size_t>(i)]);
         }
       }
+      // new_group() sorts the ranks that it is given, init_process_group() takes their order.
+      if (act.type() == ActKind::kInitGroup && act.a != 0 && act.c == 1) std::reverse(chosen.begin(), chosen.end());
       sets.push_back(std::move(chosen));
     }
   }

@@ -1,74 +1,106 @@
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
+#include <functional>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "rankloom/rankloom.h"
+#include "tests/campaign/rank_run.h"
 #include "tests/campaign/run_job.h"
-#include "tests/campaign/store_script.h"
+#include "tests/campaign/tensors.h"
 
-// The words of programs that to_cpp() prints.
+// The words of programs that to_cpp() prints: what is not rankloom's.
 namespace rankloom::printed {
 
-// Memory of one tensor, from hexadecimal digits or of so many bytes.
+// The tensors of a rank, until its end: a call whose work was dropped may still write to them.
 class Memory {
  public:
-  explicit Memory(std::string_view hex) {
-    for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-      bytes_.push_back(static_cast<uint8_t>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16)));
-    }
-  }
-  explicit Memory(size_t bytes) : bytes_(bytes, 0xC3) {}
-  TensorView as(DType dtype, Dims dims) { return {bytes_.data(), dtype, std::move(dims)}; }
-  void write(const Memory& from) { bytes_ = from.bytes_; }
-  std::string hex() const {
-    std::string text;
-    for (const uint8_t byte : bytes_) {
-      text += "0123456789abcdef"[byte >> 4];
-      text += "0123456789abcdef"[byte & 15];
-    }
-    return text;
-  }
+  std::shared_ptr<Tensors> tensors() { return kept_.emplace_back(std::make_shared<Tensors>()); }
 
  private:
-  std::vector<uint8_t> bytes_;
+  std::vector<std::shared_ptr<Tensors>> kept_;
 };
 
-// Ends the rank if it sees something else than the oracle.
-inline void expect(int act, const std::string& have, const std::string& want) {
-  if (have == want) return;
-  throw std::logic_error("act " + std::to_string(act) + ": have " + have + ", want " + want);
-}
+void write(const TensorView& view, std::string_view hex);
+std::string bytes_of(const std::vector<TensorView>& views);
+// "2:" and the bytes of member 2, and so on, of what recv_any() got.
+std::string by_source(const std::vector<Work>& works, const std::vector<TensorView>& outputs);
 
-// Those of `ranks` that the group has; the first if it has none.
-inline std::vector<int> chosen(const ProcessGroup& group, const std::vector<int>& ranks) {
-  std::vector<int> there;
-  for (const int rank : ranks) {
-    if (rank < group.size()) there.push_back(rank);
-  }
-  return there.empty() ? std::vector<int>{0} : there;
-}
+// All that a rank sees, beside what the oracle says.
+class Log {
+ public:
+  void see(int act, std::string have, std::string want);
+  // Bytes of tensors, beside which nobody may have written.
+  void see(int act, const Tensors& tensors, std::string have, std::string_view hex);
+  // The owner of tensors whose call nobody waits for: when it ends, it sees the outputs.
+  std::shared_ptr<const void> owner(int act, std::shared_ptr<Tensors> tensors, std::vector<TensorView> outputs,
+                                    std::string_view hex);
 
-inline std::string run_script(RankContext& rank, int id, int store, int seed) {
-  Act act;
-  act.a = store;
-  act.seed = seed;
-  return rankloom::run_script(rank, script_of(act), id);
-}
+  const RankLog& have() const { return have_; }
+  const RankLog& want() const { return want_; }
+  // A line for each sight that is another one: "act 9: have 0001, want 0002".
+  std::vector<std::string> differences() const;
 
-// Whether the job ended as planned: `fails` if it does so on purpose.
-inline int end(const RunReport& report, bool fails) {
-  bool wrong = !report.ok() && !fails;
-  for (const RunReport::Outcome& outcome : report.outcomes)
-    wrong = wrong || outcome.text.find(": have ") != std::string::npos;
-  if (wrong) std::puts(report.text().c_str());
-  return wrong ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+ private:
+  RankLog have_, want_;
+};
+
+// Each throws std::logic_error unless all that was waited for is there, and went well.
+void check(const Work& work);
+void check(const Future& future);
+void check(SimStream& stream);
+void check(const Stream::Event& event);
+
+std::vector<Work> joined(std::initializer_list<std::vector<Work>> works);
+
+// The objects that a helper needs while it waits: this rank may leave by an exception meanwhile.
+struct Held {
+  std::shared_ptr<Tensors> tensors;
+  Work work;  // goes first
+};
+
+// "rank 1 of 0,2;": a group's members, or "none".
+std::string text_of(const std::shared_ptr<ProcessGroup>& group);
+// "InvalidArgument" if the call is refused so, without taking a number; else what became of it.
+std::string refusal(const ProcessGroup& group, const std::function<void()>& call);
+// "Timeout" if that is how the call ends.
+std::string timeout(const std::function<void()>& call);
+
+// Operations that are drawn from `seed`, on a store of kind `store` (ScriptStore); and what came of them.
+std::string run_script(RankContext& rank, int act, int store, int seed);
+// Another job, drawn from `seed`, within this rank's program, in the gear `gear`.
+std::string nested_world(int seed, int gear);
+
+// The object that ranks of a kSharedCount share.
+struct Shared {
+  explicit Shared(int ranks) : latch(ranks, "shared") {}
+  Mutex mu{"shared"};
+  CondVar changed{"shared"};
+  int came = 0, sum = 0;  // under mu
+  Latch latch;
+  Watched<int> watched{0};
+};
+std::shared_ptr<Shared> shared_by_all(RankContext& rank, int act);
+
+using Programs = std::vector<void (*)(RankContext& rank, Log& log)>;
+
+// The schedule that the program's first argument names, else `usual`; on the engine of the second one, else on fibers
+// if the schedule can do with one thread. Ends the process where these make no sense.
+void choose_gear(int argc, char** argv, std::string_view usual, WorldOptions* options);
+// Runs the program of each rank. 0: nothing is wrong with the run, of a job as to_text() has it, by wrong_with(); else
+// 1, and stdout says what is.
+int run(std::string_view job, const WorldOptions& options, const Programs& ranks);
+// The same for two worlds at the same time, one on threads and one on fibers.
+int run_two_worlds(std::string_view job, const WorldOptions& options, const Programs& ranks);
+
+// Tests see each run.
+inline std::function<void(const Plan& plan, const Gear& gear, const JobRun& run)> on_run;
 
 }  // namespace rankloom::printed

@@ -183,6 +183,28 @@ void RankRun::nested(const Act& act) {
   see(act.id, wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell));
 }
 
+// A call whose time ends, as nobody else comes: its own timeout, the wait's, the group's, and all-or-none barriers.
+void RankRun::stands_alone(const Act& act, ProcessGroup& pg) {
+  constexpr absl::Duration kSoon = absl::Milliseconds(1);
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const TensorView one = tensors->add(DType::kFloat32, 1);
+  switch (act.a) {
+    case 0:
+      return pg.barrier({.timeout = kSoon}).wait();
+    case 1:
+      return pg.all_reduce(one).wait(kSoon);
+    case 2:
+      pg.set_timeout(kSoon);
+      return pg.all_gather_into_tensor(tensors->add(DType::kFloat32, pg.size()), one).wait();
+    case 3:
+      return pg.monitored_barrier(kSoon, act.c == 1);
+    case 4:
+      return pg.recv(one, pg.rank() == 0 ? 1 : 0, /*tag=*/9, {.timeout = kSoon}).wait();
+    default:
+      return store_barrier(rank_.store(), absl::StrCat("alone ", act.id), 0, 2, kSoon);
+  }
+}
+
 void RankRun::make_groups(const Act& act, const Partition& where) {
   const std::shared_ptr<ProcessGroup> parent =
       act.type() == ActKind::kInitGroup ? nullptr : groups_.at({act.group, act.dim});
@@ -195,6 +217,7 @@ void RankRun::make_groups(const Act& act, const Partition& where) {
         if ((act.a >> i & 1) != 0) ranks.push_back(i);
       }
       if (ranks.empty()) ranks = {0};
+      if (act.c == 1) std::reverse(ranks.begin(), ranks.end());
       made = act.b == 1 ? parent->new_group(group_options()) : parent->new_group(ranks, group_options());
       break;
     }
@@ -238,6 +261,8 @@ void RankRun::refused(const Act& act, ProcessGroup& pg, int member) {
   std::vector<float> two = {1, 2};
   std::vector<int32_t> whole = {1};
   std::vector<float> wrong(static_cast<size_t>(2 * n + 1));
+  std::vector<uint8_t> bytes(8);
+  const auto as = [&bytes](DType dtype) { return TensorView(bytes.data(), dtype, {1}); };
   std::string saw = "went well";
   try {
     switch (act.a) {
@@ -261,6 +286,32 @@ void RankRun::refused(const Act& act, ProcessGroup& pg, int member) {
         break;
       case 6:
         (void)pg.new_group({0, 0});
+        break;
+      case 7:
+        (void)pg.all_reduce(two, ReduceOp::kBxor);
+        break;
+      case 8:
+        (void)pg.reduce(as(DType::kFloat8E5M2), 0);
+        break;
+      case 9:
+        (void)pg.all_reduce(as(DType::kBool), ReduceOp::kAvg);
+        break;
+      case 10:
+        (void)pg.all_reduce(as(DType::kComplex64), ReduceOp::kMax);
+        break;
+      case 11:
+        (void)pg.all_reduce(whole, ReduceOp::premul_sum(2));
+        break;
+      case 12:
+        (void)pg.all_gather(std::vector<TensorView>(static_cast<size_t>(n + 1), TensorView(two)), two);
+        break;
+      case 13:
+        (void)pg.all_to_all_single(wrong, wrong, std::vector<int64_t>(static_cast<size_t>(n), 1),
+                                   std::vector<int64_t>(static_cast<size_t>(n), -1));
+        break;
+      case 14:
+        (void)pg.all_gather_into_tensor(TensorView(wrong.data(), DType::kFloat32, {2 * n}),
+                                        TensorView(wrong.data() + 1, DType::kFloat32, {2}));
         break;
       default:
         (void)pg.split_group(-2);

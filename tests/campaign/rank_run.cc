@@ -59,8 +59,10 @@ void RankRun::see(int act, std::string saw) {
 }
 
 GroupOptions RankRun::group_options() const {
-  return {.eager_bytes = static_cast<size_t>(job_.eager_bytes),
-          .rooted = static_cast<GroupOptions::Rooted>(job_.rooted)};
+  GroupOptions options = {.eager_bytes = static_cast<size_t>(job_.eager_bytes),
+                          .rooted = static_cast<GroupOptions::Rooted>(job_.rooted)};
+  if (job_.order != 0) options.order = order_of({.order = job_.order}, 0);
+  return options;
 }
 
 SimStream& RankRun::stream(int i) {
@@ -78,7 +80,11 @@ bool RankRun::step(const Act& act, const Partition& where) {
     case ActKind::kMessage:
     case ActKind::kAnySource:
     case ActKind::kRing:
+    case ActKind::kCrossed:
       if (member) call(act, where);
+      break;
+    case ActKind::kTwoGroups:
+      two_groups(act, where);
       break;
     case ActKind::kWait:
       if (mine) finish(act.a, static_cast<WaitWay>(act.b));
@@ -157,9 +163,7 @@ bool RankRun::step(const Act& act, const Partition& where) {
       if (member) other_call(act, group(act), where.member(me()));
       break;
     case ActKind::kGroupTimeout:
-      if (mine && member && where.of(me()).size() > 1) {
-        group(act).barrier({.timeout = absl::Milliseconds(1)}).wait();
-      }
+      if (mine && member && where.of(me()).size() > 1) stands_alone(act, group(act));
       break;
     case ActKind::kCount:
       break;
@@ -178,6 +182,8 @@ void RankRun::call(const Act& act, const Partition& where) {
       return any_source(act, pg, member);
     case ActKind::kRing:
       return ring(act, pg, member);
+    case ActKind::kCrossed:
+      return crossed(act, pg, member);
     case ActKind::kCoalesced:
       return coalesced(act, pg, ranks, member);
     default:
@@ -202,7 +208,7 @@ void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int
     shared->read(&saw);
     return saw;
   };
-  if (way == Way::kStream) {
+  if (way == Way::kStream || way == Way::kEvent) {
     stream(0).launch([shared] { shared->fill(); });
     open.works.push_back(shared->make(pg, {.stream = &stream(0)}));
     open.streamed = true;
@@ -215,35 +221,91 @@ void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int
     open.works[0].block_current_stream(stream(1));
     stream(1).launch([shared, snapshot = open.snapshot] { shared->read(snapshot.get()); });
   }
+  if (way == Way::kEvent) {
+    open.snapshot = std::make_shared<std::string>();
+    open.event = stream(0).record();
+    open.event_way = act.c;
+    stream(1).wait_event(*open.event);
+    stream(1).launch([shared, snapshot = open.snapshot] { shared->read(snapshot.get()); });
+  }
+  keep(act, std::move(open));
+}
+
+void RankRun::two_groups(const Act& act, const Partition& where) {
+  const Partition& second = *plan_.made(act.a, act.b);
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  std::shared_ptr<CallOf> calls[2];
+  if (where.has(me())) {
+    calls[0] = std::make_shared<CallOf>(act.call, act.id, 0, where.of(me()), where.member(me()), state_, tensors);
+  }
+  if (second.has(me())) {
+    calls[1] = std::make_shared<CallOf>(act.parts[0], act.id, 1, second.of(me()), second.member(me()), state_, tensors);
+  }
+  const std::shared_ptr<ProcessGroup> groups[] = {where.has(me()) ? groups_.at({act.group, act.dim}) : nullptr,
+                                                  second.has(me()) ? groups_.at({act.a, act.b}) : nullptr};
+  const size_t first = (act.seed >> me() & 1) != 0 ? 1 : 0;
+  Open open(tensors);
+  for (const size_t i : {first, 1 - first}) {
+    if (calls[i] == nullptr) continue;
+    calls[i]->fill();
+    if (act.c == 0 || i == first) {
+      open.works.push_back(calls[i]->make(*groups[i], {}));
+      continue;
+    }
+    const auto made = std::make_shared<Work>();
+    const auto latch = std::make_shared<Latch>(1, "call of a helper");
+    rank_.world().spawn_helper([call = calls[i], group = groups[i], made, latch] {
+      *made = call->make(*group, {});
+      latch->count_down();
+    });
+    latch->wait();
+    open.works.push_back(std::move(*made));
+  }
+  if (open.works.empty()) return;
+  open.read = [first = calls[0], second = calls[1]] {
+    std::string saw;
+    if (first != nullptr) first->read(&saw);
+    if (second != nullptr) second->read(&saw);
+    return saw;
+  };
   keep(act, std::move(open));
 }
 
 void RankRun::coalesced(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
   const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
-  std::vector<CallOf> calls;
+  const bool streamed = static_cast<Way>(act.way) == Way::kStream;
+  const auto calls = std::make_shared<std::vector<CallOf>>();
   for (size_t p = 0; p < act.parts.size(); ++p) {
-    calls.emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors);
-    calls.back().fill();
+    calls->emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors);
+  }
+  const auto fill = [calls] {
+    for (CallOf& call : *calls) call.fill();
+  };
+  if (streamed) {
+    stream(0).launch(fill);
+  } else {
+    fill();
   }
   TensorView received;
   pg.start_coalescing();
   std::vector<Work> parts;  // dropped before the end, as programs do
-  for (CallOf& call : calls) parts.push_back(call.make(pg, {}));
+  for (CallOf& call : *calls) parts.push_back(call.make(pg, {}));
   if (act.a == 1) {
     const int n = pg.size();
     const Bytes bytes = message_bytes(act, me(), state_);
     const TensorView sent = tensors->add(act.call.element(), act.call.count);
     received = tensors->add(act.call.element(), act.call.count);
     Tensors::write(sent, bytes);
-    parts.push_back(pg.send(sent, (member + 1) % n, act.id));
-    parts.push_back(pg.recv(received, (member + n - 1) % n, act.id));
+    parts.push_back(pg.send(sent, (member + 1) % n, tag_of(act)));
+    parts.push_back(pg.recv(received, (member + n - 1) % n, tag_of(act)));
   }
   if (act.b == 1) parts.clear();
   Open open(tensors);
-  open.works.push_back(pg.end_coalescing());
-  open.read = [calls = std::move(calls), received, with_ring = act.a == 1] {
+  open.works.push_back(pg.end_coalescing({.stream = streamed ? &stream(0) : nullptr}));
+  open.streamed = streamed;
+  open.read = [calls, received, with_ring = act.a == 1] {
     std::string saw;
-    for (const CallOf& call : calls) call.read(&saw);
+    for (const CallOf& call : *calls) call.read(&saw);
     if (with_ring) Tensors::read(received, &saw);
     return saw;
   };
@@ -255,12 +317,17 @@ void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
   const int from = act.a % n, to = act.b % n;
   if (member != from && member != to) return;
   const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  // Two streams: on one of them what a member sends itself would wait for itself.
+  const bool streamed = static_cast<Way>(act.way) == Way::kStream;
+  Stream* const sends = streamed ? &stream(0) : nullptr;
+  Stream* const receives = streamed ? &stream(1) : nullptr;
   Open open(tensors);
+  open.streamed = streamed;
   open.read = [] { return std::string(); };
   const auto receive = [&] {
     if (member != to) return;
     const TensorView output = tensors->add(act.call.element(), act.call.count);
-    open.works.push_back(pg.recv(output, from, act.id));
+    open.works.push_back(pg.recv(output, from, tag_of(act), {.stream = receives}));
     open.read = [output] {
       std::string saw;
       Tensors::read(output, &saw);
@@ -270,8 +337,13 @@ void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
   if (act.c == 1) receive();
   if (member == from) {
     const TensorView input = tensors->add(act.call.element(), act.call.count);
-    Tensors::write(input, message_bytes(act, me(), state_));
-    open.works.push_back(pg.send(input, to, act.id));
+    const auto write = [tensors, input, bytes = message_bytes(act, me(), state_)] { Tensors::write(input, bytes); };
+    if (streamed) {
+      stream(0).launch(write);
+    } else {
+      write();
+    }
+    open.works.push_back(pg.send(input, to, tag_of(act), {.stream = sends}));
   }
   if (act.c != 1) receive();
   keep(act, std::move(open));
@@ -286,12 +358,12 @@ void RankRun::any_source(const Act& act, ProcessGroup& pg, int member) {
   if (member != to) {
     const TensorView input = tensors->add(act.call.element(), act.call.count);
     Tensors::write(input, message_bytes(act, me(), state_));
-    open.works.push_back(pg.send(input, to, act.id));
+    open.works.push_back(pg.send(input, to, tag_of(act)));
   } else {
     auto outputs = std::make_shared<std::vector<TensorView>>();
     for (int i = 1; i < n; ++i) {
       outputs->push_back(tensors->add(act.call.element(), act.call.count));
-      open.works.push_back(pg.recv_any(outputs->back(), act.id));
+      open.works.push_back(pg.recv_any(outputs->back(), tag_of(act)));
     }
     open.read = [outputs, works = open.works]() {
       std::map<int, std::string> by_source;
@@ -312,11 +384,41 @@ void RankRun::ring(const Act& act, ProcessGroup& pg, int member) {
   Tensors::write(input, message_bytes(act, me(), state_));
   const int shift = act.a % n;
   Open open(tensors);
-  open.works = batch_isend_irecv({{P2POp::Kind::kSend, input, (member + shift) % n, &pg, act.id},
-                                  {P2POp::Kind::kRecv, output, (member + n - shift) % n, &pg, act.id}});
+  open.works = batch_isend_irecv({{P2POp::Kind::kSend, input, (member + shift) % n, &pg, tag_of(act)},
+                                  {P2POp::Kind::kRecv, output, (member + n - shift) % n, &pg, tag_of(act)}});
   open.read = [output] {
     std::string saw;
     Tensors::read(output, &saw);
+    return saw;
+  };
+  keep(act, std::move(open));
+}
+
+void RankRun::crossed(const Act& act, ProcessGroup& pg, int member) {
+  const int n = pg.size();
+  const int from = act.a % n, to = act.b % n;
+  if (member != from && member != to) return;
+  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const Crossing crossing = crossing_of(act);
+  const auto add = [&](int i) { return tensors->add(act.call.element(), act.call.count + i); };
+  Open open(tensors);
+  if (member == from) {
+    for (int i = 0; i < static_cast<int>(crossing.tags.size()); ++i) {
+      const TensorView input = add(i);
+      Tensors::write(input, message_bytes(act, me(), state_, i));
+      open.works.push_back(pg.send(input, to, crossing.tags[static_cast<size_t>(i)]));
+    }
+  }
+  std::vector<TensorView> outputs;
+  if (member == to) {
+    for (const int i : crossing.taken) {
+      outputs.push_back(add(i));
+      open.works.push_back(pg.recv(outputs.back(), from, crossing.tags[static_cast<size_t>(i)]));
+    }
+  }
+  open.read = [outputs] {
+    std::string saw;
+    for (const TensorView& output : outputs) Tensors::read(output, &saw);
     return saw;
   };
   keep(act, std::move(open));
@@ -331,13 +433,29 @@ void RankRun::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;
   Open& open = it->second;
-  if (open.streamed) stream(0).synchronize();
-  if (open.snapshot != nullptr) stream(1).synchronize();
+  finish_streams(open);
   for (Work& work : open.works) wait(work, way, open);
   std::string saw = open.snapshot != nullptr ? *open.snapshot : open.read();
   if (!open.tensors->guards_are_whole()) saw += " and bytes beside a tensor were written";
   open_.erase(it);
   see(act, std::move(saw));
+}
+
+void RankRun::finish_streams(const Open& open) {
+  if (open.event.has_value()) {
+    if (open.event_way == 0) open.event->synchronize();
+    // A loop that asks for what nobody completes has no end in the free gear.
+    while (open.event_way == 1 && !job_.may_fail() && !open.event->query()) rank_.yield();
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (i == 0 ? !open.streamed : !open.streamed && open.snapshot == nullptr) continue;
+    if (streams_[i] == nullptr) continue;
+    stream(i).synchronize();
+    if (!stream(i).query()) throw std::logic_error("a stream has more to do after synchronize()");
+    if (!stream(i).status().ok()) throw std::logic_error("a stream has failed, and synchronize() threw nothing");
+  }
+  if (open.event.has_value() && !open.event->query())
+    throw std::logic_error("an event that the stream has passed is open");
 }
 
 void RankRun::wait(Work& work, WaitWay way, Open& open) {

@@ -39,6 +39,8 @@ class RankRun {
     std::function<std::string()> read;  // once all is done
     bool streamed = false;
     std::shared_ptr<std::string> snapshot;  // what a kernel behind the call saw
+    std::optional<Stream::Event> event;     // behind the call
+    int event_way = 0;
   };
   using GroupKey = std::pair<int, int>;
 
@@ -51,8 +53,12 @@ class RankRun {
   void message(const Act& act, ProcessGroup& pg, int member);
   void any_source(const Act& act, ProcessGroup& pg, int member);
   void ring(const Act& act, ProcessGroup& pg, int member);
+  void crossed(const Act& act, ProcessGroup& pg, int member);
+  void two_groups(const Act& act, const Partition& where);
   void keep(const Act& act, Open open);
   void finish(int act, WaitWay way);
+  void finish_streams(const Open& open);
+  void stands_alone(const Act& act, ProcessGroup& pg);
   void wait(Work& work, WaitWay way, Open& open);
   void make_groups(const Act& act, const Partition& where);
   void refused(const Act& act, ProcessGroup& pg, int member);

@@ -73,20 +73,47 @@ class Shrinker {
     smaller |= lower([](Job& job) -> int& { return job.eager_bytes; }, 0);
     smaller |= lower([](Job& job) -> int& { return job.rooted; }, 0);
     smaller |= lower([](Job& job) -> int& { return job.recorded; }, Job().recorded);
+    smaller |= lower([](Job& job) -> int& { return job.order; }, 0);
+    smaller |= lower([](Job& job) -> int& { return job.options; }, 0);
+    smaller |= lower([](Job& job) -> int& { return job.fault_rate; }, 0);
+    for (size_t i = 0; i < job_.faults.size(); ++i) smaller |= simplify_fault(i);
     for (size_t i = 0; i < job_.acts.size(); ++i) {
+      if (job_.acts[i].type() != ActKind::kSplitGroup && job_.acts[i].type() != ActKind::kMesh) {
+        smaller |= lower([&](Job& job) -> int& { return job.acts[i].a; }, 0);
+      }
       for (int Act::*number : {&Act::group, &Act::dim, &Act::rank, &Act::b, &Act::c, &Act::way}) {
         smaller |= lower([&](Job& job) -> int& { return job.acts[i].*number; }, 0);
       }
-      if (job_.acts[i].type() == ActKind::kCollective || job_.acts[i].type() == ActKind::kMessage) {
-        for (int JobCall::*number : {&JobCall::uneven, &JobCall::root, &JobCall::values, &JobCall::order,
-                                     &JobCall::in_place, &JobCall::count}) {
-          smaller |= lower([&](Job& job) -> int& { return job.acts[i].call.*number; }, 0);
-        }
-        if (job_.acts[i].call.count > 1) smaller |= lower([&](Job& job) -> int& { return job.acts[i].call.count; }, 1);
-        smaller |= lower([&](Job& job) -> int& { return job.acts[i].call.rows; }, 1);
+      smaller |= simplify_call([i](Job& job) -> JobCall& { return job.acts[i].call; });
+      for (size_t p = 0; p < job_.acts[i].parts.size(); ++p) {
+        smaller |= simplify_call([i, p](Job& job) -> JobCall& { return job.acts[i].parts[p]; });
       }
     }
     return smaller;
+  }
+
+  template <typename Get>
+  bool simplify_call(const Get& get) {
+    bool smaller = false;
+    for (int JobCall::*number : {&JobCall::uneven, &JobCall::root, &JobCall::values, &JobCall::order,
+                                 &JobCall::in_place, &JobCall::factor, &JobCall::timed, &JobCall::count}) {
+      smaller |= lower([&](Job& job) -> int& { return get(job).*number; }, 0);
+    }
+    if (get(job_).count > 1) smaller |= lower([&](Job& job) -> int& { return get(job).count; }, 1);
+    return smaller | lower([&](Job& job) -> int& { return get(job).rows; }, 1);
+  }
+
+  bool simplify_fault(size_t i) {
+    const Fault usual;
+    const auto be_usual = [&](auto Fault::*field) {
+      return !(job_.faults[i].*field == usual.*field) &&
+             try_with([&](Job& job) { job.faults[i].*field = usual.*field; });
+    };
+    bool smaller = be_usual(&Fault::maybe);
+    smaller |= be_usual(&Fault::group);
+    smaller |= be_usual(&Fault::seq);
+    smaller |= be_usual(&Fault::when);
+    return smaller | be_usual(&Fault::by);
   }
 
   Job job_;

@@ -59,13 +59,19 @@ int64_t between(const JobCall& call, int i, int j) { return call.count + call.un
 
 ReduceOp reduce_of(const JobCall& call) {
   const auto kind = static_cast<ReduceOp::Kind>(call.reduce);
-  return kind == ReduceOp::Kind::kPremulSum ? ReduceOp::premul_sum(0.5) : ReduceOp(kind);
+  constexpr double kFactors[] = {0.5, 1.0 / 3, -2.7, 1e-3, 3};  // most round
+  return kind == ReduceOp::Kind::kPremulSum ? ReduceOp::premul_sum(kFactors[call.factor % 5]) : ReduceOp(kind);
 }
 
 ReduceOp::Order order_of(const JobCall& call, int act) {
   return {.kind = static_cast<ReduceOp::Order::Kind>(call.order % 8),
           .seed = static_cast<uint64_t>(act),
           .accumulate_in_float = call.order < 8};
+}
+
+JobCall in_order_of(const Job& job, JobCall call) {
+  if (call.order == 0) call.order = job.order;
+  return call;
 }
 
 CallShape shape_of(const JobCall& call, int size, int member) {

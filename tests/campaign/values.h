@@ -23,6 +23,8 @@ CallShape shape_of(const JobCall& call, int size, int member);
 int64_t between(const JobCall& call, int i, int j);
 ReduceOp reduce_of(const JobCall& call);
 ReduceOp::Order order_of(const JobCall& call, int act);
+// The call with the order that counts: its own, or that of its job's groups.
+JobCall in_order_of(const Job& job, JobCall call);
 
 // The values that a rank gives, drawn from the act, its part, the rank, the number of the tensor and all that the rank
 // has seen.

@@ -71,6 +71,10 @@ class TestSummaryTest(unittest.TestCase):
         _, lines = self.summary_of({"name": "silent", "result": "TIMEOUT", "stdout": "".join(f"step {n}\n" for n in range(90))})
         self.assertEqual(lines, ["FAILED silent (TIMEOUT)", *[f"    step {n}" for n in range(78, 90)], "0 passed, 1 failed, 0 skipped"])
 
+    def test_what_a_program_notes_is_shown_though_it_went_well(self):
+        status, lines = self.summary_of({"name": "campaign_test", "result": "OK", "stdout": "[ RUN ]\nnoted: seeds 5 to 9: 5 jobs\n[ OK ]\n"})
+        self.assertEqual((status, lines), (0, ["campaign_test: seeds 5 to 9: 5 jobs", "1 passed, 0 failed, 0 skipped"]))
+
     def test_a_run_of_nothing_fails(self):
         self.assertEqual(self.summary_of(), (1, ["no test ran", "0 passed, 0 failed, 0 skipped"]))
 

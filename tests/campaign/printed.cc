@@ -1,0 +1,259 @@
+#include "tests/campaign/printed.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_join.h"
+#include "sim/base/sanitizers.h"
+#include "tests/campaign/store_script.h"
+
+namespace rankloom::printed {
+
+namespace {
+
+std::string from_hex(std::string_view hex) { return absl::HexStringToBytes(absl::string_view(hex.data(), hex.size())); }
+
+// Text in quotes, else bytes.
+std::string shown(const std::string& saw) {
+  const bool is_text =
+      std::all_of(saw.begin(), saw.end(), [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0; });
+  return is_text ? absl::StrCat("\"", saw, "\"") : absl::BytesToHexString(saw);
+}
+
+class Owner {
+ public:
+  Owner(int act, std::shared_ptr<Tensors> tensors, std::vector<TensorView> outputs, RankLog* log)
+      : act_(act), tensors_(std::move(tensors)), outputs_(std::move(outputs)), log_(*log) {}
+  ~Owner() {
+    std::string saw = bytes_of(outputs_);
+    static std::mutex mu;  // of all ranks: an owner may end on any of their threads
+    const std::lock_guard lock(mu);
+    log_.late[act_] = std::move(saw);
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+
+ private:
+  const int act_;
+  const std::shared_ptr<Tensors> tensors_;
+  const std::vector<TensorView> outputs_;
+  RankLog& log_;
+};
+
+// One run of a program, and what is wrong with it; empty: nothing.
+class ProgramRun {
+ public:
+  ProgramRun(const Plan& plan, const WorldOptions& options, const Programs& ranks)
+      : plan_(plan), gear_{options.engine, options.schedule}, logs_(ranks.size()) {
+    World world(options);
+    run_.report = world.run([&](RankContext& rank) {
+      const auto r = static_cast<size_t>(rank.rank());
+      ranks[r](rank, logs_[r]);
+    });
+  }
+
+  std::string wrong() {
+    JobLog want;
+    for (const Log& log : logs_) {
+      run_.log.push_back(log.have());
+      want.push_back(log.want());
+    }
+    if (on_run) on_run(plan_, gear_, run_);
+    const std::optional<std::string> wrong = wrong_with(plan_, want, run_);
+    if (!wrong.has_value()) return "";
+    std::string text = absl::StrCat(gear_.text(), ": ", *wrong, "\n");
+    for (size_t rank = 0; rank < logs_.size(); ++rank) {
+      for (const std::string& line : logs_[rank].differences()) absl::StrAppend(&text, "rank ", rank, ", ", line, "\n");
+    }
+    return text;
+  }
+
+ private:
+  const Plan& plan_;
+  const Gear gear_;
+  std::vector<Log> logs_;
+  JobRun run_;
+};
+
+int told(const std::string& wrong) {
+  if (!wrong.empty()) std::puts(wrong.c_str());
+  return wrong.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+// ThreadSanitizer cannot follow fibers.
+bool follows_fibers() {
+#ifdef RANKLOOM_TSAN
+  return false;
+#else
+  return true;
+#endif
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::exit(2);
+}
+
+}  // namespace
+
+void write(const TensorView& view, std::string_view hex) {
+  const std::string bytes = from_hex(hex);
+  Tensors::write(view, Bytes(bytes.begin(), bytes.end()));
+}
+
+std::string bytes_of(const std::vector<TensorView>& views) {
+  std::string bytes;
+  for (const TensorView& view : views) Tensors::read(view, &bytes);
+  return bytes;
+}
+
+std::string by_source(const std::vector<Work>& works, const std::vector<TensorView>& outputs) {
+  std::map<int, std::string> from;
+  for (size_t i = 0; i < works.size(); ++i) Tensors::read(outputs[i], &from[works[i].source()]);
+  std::string saw;
+  for (const auto& [source, bytes] : from) absl::StrAppend(&saw, source, ":", bytes);
+  return saw;
+}
+
+void Log::see(int act, std::string have, std::string want) {
+  have_.seen.push_back({act, std::move(have)});
+  want_.seen.push_back({act, std::move(want)});
+}
+
+void Log::see(int act, const Tensors& tensors, std::string have, std::string_view hex) {
+  if (!tensors.guards_are_whole()) have += " and bytes beside a tensor were written";
+  see(act, std::move(have), from_hex(hex));
+}
+
+std::shared_ptr<const void> Log::owner(int act, std::shared_ptr<Tensors> tensors, std::vector<TensorView> outputs,
+                                       std::string_view hex) {
+  want_.late[act] = from_hex(hex);
+  return std::make_shared<Owner>(act, std::move(tensors), std::move(outputs), &have_);
+}
+
+std::vector<std::string> Log::differences() const {
+  std::vector<std::string> lines;
+  const auto compare = [&](int act, const std::string& have, const std::string& want) {
+    if (have != want) lines.push_back(absl::StrCat("act ", act, ": have ", shown(have), ", want ", shown(want)));
+  };
+  for (size_t i = 0; i < have_.seen.size(); ++i) compare(have_.seen[i].act, have_.seen[i].saw, want_.seen[i].saw);
+  for (const auto& [act, saw] : have_.late) compare(act, saw, want_.late.at(act));
+  return lines;
+}
+
+void check(const Work& work) {
+  if (!work.is_success() || work.exception() != nullptr) throw std::logic_error("a work that was waited for failed");
+}
+
+void check(const Future& future) {
+  if (!future.done()) throw std::logic_error("a future that has a value is not done");
+}
+
+void check(SimStream& stream) {
+  if (!stream.query()) throw std::logic_error("a stream has more to do after synchronize()");
+  if (!stream.status().ok()) throw std::logic_error("a stream has failed, and synchronize() threw nothing");
+}
+
+void check(const Stream::Event& event) {
+  if (!event.query()) throw std::logic_error("an event that the stream has passed is open");
+}
+
+std::vector<Work> joined(std::initializer_list<std::vector<Work>> works) {
+  std::vector<Work> all;
+  for (const std::vector<Work>& some : works) all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+std::string text_of(const std::shared_ptr<ProcessGroup>& group) {
+  if (group == nullptr) return "none";
+  std::vector<int> ranks;
+  for (int i = 0; i < group->size(); ++i) ranks.push_back(group->global_rank(i));
+  return group_text(ranks, group->rank());
+}
+
+std::string refusal(const ProcessGroup& group, const std::function<void()>& call) {
+  const int64_t before = group.sequence_number();
+  std::string saw = "went well";
+  try {
+    call();
+  } catch (const DistError& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+    saw = kRefused;
+  }
+  if (group.sequence_number() != before) saw += ", and it took a number";
+  return saw;
+}
+
+std::string timeout(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const DistError& error) {
+    if (error.kind() != ErrorKind::kTimeout) throw;
+    return kTimedOut;
+  }
+  return "went well";
+}
+
+std::string run_script(RankContext& rank, int act, int store, int seed) {
+  Act script;
+  script.a = store;
+  script.seed = seed;
+  return rankloom::run_script(rank, script_of(script), act);
+}
+
+std::string nested_world(int seed, int gear) {
+  const Job job = draw_job(static_cast<uint64_t>(seed), Palette::kNested);
+  const Plan plan(job);
+  const Schedule seeded = Schedule::seeded(static_cast<uint64_t>(seed));
+  const std::array gears = {Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, seeded},
+                            Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, seeded}};
+  const JobRun run = run_job(plan, gears[static_cast<size_t>(gear)]);
+  return wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell);
+}
+
+std::shared_ptr<Shared> shared_by_all(RankContext& rank, int act) {
+  const WorldLocal<Shared> local(absl::StrCat("count ", act));
+  return local.get(rank.world(), [&] { return std::make_shared<Shared>(rank.world_size()); });
+}
+
+void choose_gear(int argc, char** argv, std::string_view usual, WorldOptions* options) {
+  const std::string schedule(argc > 1 ? std::string_view(argv[1]) : usual);
+  const std::string engine = argc > 2 ? argv[2] : "";
+  const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule);
+  if (!parsed.ok()) refuse(parsed.status().ToString());
+  if (!engine.empty() && engine != "fibers" && engine != "threads") refuse(engine + ": fibers or threads");
+  options->schedule = *parsed;
+  const bool fibers = engine.empty() ? parsed->deterministic() && follows_fibers() : engine == "fibers";
+  options->engine = fibers ? EngineKind::kFibers : EngineKind::kThreads;
+  options->max_steps = parsed->deterministic() ? 1'000'000 : 0;
+  options->stack_bytes = 1 << 20;  // programs are long, and compiled without optimization
+  options->on_warning = [](const std::string&) {};
+}
+
+int run(std::string_view job, const WorldOptions& options, const Programs& ranks) {
+  const Job parsed = parse_job(job).value();
+  const Plan plan(parsed);
+  return told(ProgramRun(plan, options, ranks).wrong());
+}
+
+int run_two_worlds(std::string_view job, const WorldOptions& options, const Programs& ranks) {
+  const Job parsed = parse_job(job).value();
+  const Plan plan(parsed);
+  WorldOptions threads = options, fibers = options;
+  threads.engine = EngineKind::kThreads;
+  fibers.engine = options.schedule.deterministic() && follows_fibers() ? EngineKind::kFibers : EngineKind::kThreads;
+  std::optional<ProgramRun> beside;
+  std::thread other([&] { beside.emplace(plan, fibers, ranks); });
+  ProgramRun run(plan, threads, ranks);
+  other.join();
+  return told(absl::StrCat(run.wrong(), beside->wrong()));
+}
+
+}  // namespace rankloom::printed
