@@ -24,7 +24,7 @@ def main():
     with open(sys.argv[1], newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     figure, panels = pyplot.subplots(1, len(PANELS), figsize=(12, 3), sharex=True)
-    for panel, (title, value) in zip(panels, PANELS.items()):
+    for panel, (title, value) in zip(panels, PANELS.items(), strict=True):
         for part in dict.fromkeys(row["part"] for row in rows):
             own = [row for row in rows if row["part"] == part]
             most = max(int(row["done"]) for row in own)

@@ -116,6 +116,20 @@ TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
   EXPECT_THAT(text, HasSubstr("choose_gear(argc, argv, \"" + exploring(*job).text() + "\", &world);"));
 }
 
+// Of which choices and sights say little.
+TEST(PrintTest, PrintsTheOptionsOfWorldsAndGroups) {
+  const auto job = parse_job("job world_size=2 eager_bytes=4 rooted=2 recorded=0 order=11 options=31 fault_rate=13\n");
+  ASSERT_TRUE(job.ok());
+  const std::string text = to_cpp(*job);
+  for (const char* const option :
+       {".eager_bytes = 4", ".rooted = GroupOptions::Rooted::kBySchedule", ".kind = ReduceOp::Order::Kind::kTree",
+        ".accumulate_in_float = false", "world.recorded_calls = 0;", "world.late_completion = true;",
+        "world.poison = true;", "world.fresh_threads = true;", "world.keep_run = true;",
+        "world.timeout = absl::Hours(1);", "world.faults = FaultPlan::parse(\"seeded:0:0.013\").value();"}) {
+    EXPECT_THAT(text, HasSubstr(option));
+  }
+}
+
 TEST(PrintedPartsTest, AreAllThereAre) {
   std::set<std::string> found, missing;
   for (const PrintedJob& job : kPrintedJobs) found.merge(parts_of(parse_job(job.text).value()));
