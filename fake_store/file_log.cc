@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -144,6 +145,24 @@ int lock_file(int fd, FileLog::Access access) {
 void unlock_file(int fd) { flock(fd, LOCK_UN); }
 
 #endif
+
+// The next key of a list (Change::kBatch), with its value. nullopt: the list does not fit its length.
+std::optional<std::pair<std::string_view, std::string_view>> take_item(std::string_view* list) {
+  if (list->size() < sizeof(uint32_t) + sizeof(uint64_t)) return std::nullopt;
+  const auto key_bytes = take<uint32_t>(list);
+  const auto value_bytes = take<uint64_t>(list);
+  if (key_bytes > list->size() || value_bytes > list->size() - key_bytes) return std::nullopt;
+  const std::pair item(list->substr(0, key_bytes), list->substr(key_bytes, value_bytes));
+  list->remove_prefix(key_bytes + value_bytes);
+  return item;
+}
+
+bool fits_its_length(std::string_view list) {
+  while (!list.empty()) {
+    if (!take_item(&list).has_value()) return false;
+  }
+  return true;
+}
 
 // `create`: O_CREAT, or 0.
 int open_file(const std::string& path, int create) {
@@ -307,25 +326,15 @@ absl::Status FileLog::apply(Change change, std::string&& key, std::string&& valu
     case Change::kPop:
       table->pop(key);
       return absl::OkStatus();
-    case Change::kBatch: {
-      std::vector<std::pair<std::string_view, std::string_view>> items;
-      std::string_view rest = value;
-      bool fits = true;
-      while (fits && !rest.empty()) {
-        fits = rest.size() >= sizeof(uint32_t) + sizeof(uint64_t);
-        if (!fits) break;
-        const auto key_bytes = take<uint32_t>(&rest);
-        const auto value_bytes = take<uint64_t>(&rest);
-        fits = key_bytes <= rest.size() && value_bytes <= rest.size() - key_bytes;
-        if (!fits) break;
-        items.emplace_back(rest.substr(0, key_bytes), rest.substr(key_bytes, value_bytes));
-        rest.remove_prefix(key_bytes + value_bytes);
-      }
-      if (!fits)
+    case Change::kBatch:
+      // Looked through twice: a list of them would take more than the file.
+      if (!fits_its_length(value))
         return file_error(absl::StrCat("is damaged: the list of keys at byte ", at, " does not fit its length"));
-      for (const auto& [item_key, item_value] : items) table->set(item_key, item_value);
+      for (std::string_view rest = value; !rest.empty();) {
+        const auto [item_key, item_value] = *take_item(&rest);
+        table->set(item_key, item_value);
+      }
       return absl::OkStatus();
-    }
   }
   return file_error(absl::StrCat("the record at byte ", at, " has kind ", static_cast<uint32_t>(change),
                                  ", want 1 to 6: written by a newer rankloom?"));

@@ -6,8 +6,8 @@
     tools/coverage.py BUILD_FOLDER --reached    also BUILD_FOLDER/reached.json, for tools/mutants.py: by file and line, the tests that reach it
 
 BUILD_FOLDER: a build by clang with -fprofile-instr-generate -fcoverage-mapping, in whose `profiles` tests that ran with --wrapper
-tools/profile_test have left theirs; `./dev coverage` makes both. A process that ends by _exit(), by a signal or abort() leaves no
-counts: what only death tests and processes of explore() reach is missing.
+tools/profile_test have left theirs; `./dev coverage` makes both. Counters lie in a profile that a process and those that it forks share,
+so what ends by _exit() or a signal has counted; behind a fork() in a function counts are of one of the two.
 """
 
 import argparse

@@ -1,11 +1,9 @@
 // A FileStore over a file of any bytes: it says StoreError and leaves the file alone, or it is a store, which keeps
-// what the file had and takes a new key.
+// what the file had and takes a new key. Neither takes memory out of proportion.
 
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "fake_store/crc32c.h"
 #include "rankloom/error.h"
 #include "rankloom/store.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rankloom {
 
@@ -23,41 +22,60 @@ using namespace internal;
 
 namespace {
 
-[[noreturn]] void wrong(const char* what) {
-  std::fprintf(stderr, "file_store_fuzz: %s\n", what);
-  std::abort();
+using fuzz::Input;
+using fuzz::wrong;
+
+constexpr size_t kLongFile = 100'000;
+// A record has 24 bytes and its key; of a list of keys, 12 and the key. A hash table that grows holds 220 of each.
+constexpr int kTimes = 20;
+constexpr int64_t kMore = 512 << 10;
+
+template <typename T>
+std::string bytes_of(T word) {
+  return {reinterpret_cast<const char*>(&word), sizeof word};
 }
 
-std::string take(std::string_view* in, size_t n) {
-  const std::string part(in->substr(0, n));
-  in->remove_prefix(part.size());
-  return part;
+// Random bytes never have the right sums.
+std::string record(uint32_t change, const std::string& key, const std::string& value) {
+  std::string header = bytes_of(change) + bytes_of(static_cast<uint32_t>(key.size())) +
+                       bytes_of(uint64_t{value.size()}) + bytes_of(crc32c(value, crc32c(key)));
+  header += bytes_of(crc32c(header));
+  return header + key + value;
 }
 
-// Random bytes never have the right sums. So half of the inputs are a list of (change, key bytes, value bytes, key,
-// value) that is given sums and lengths here; a length of 0xff stands for the rest of the input as the tail of the
-// file.
-std::string with_sums(std::string_view input) {
+// A list of (change, key bytes, value bytes, key, value) is given sums and lengths here; a length of 0xff stands for
+// the rest of the input as the tail of the file.
+std::string with_sums(Input& in) {
   std::string file = "RLSTORE1";
-  while (input.size() >= 3) {
-    const auto change = static_cast<uint8_t>(input[0]);
-    const auto key_bytes = static_cast<uint8_t>(input[1]);
-    const auto value_bytes = static_cast<uint8_t>(input[2]);
-    input.remove_prefix(3);
+  while (!in.empty()) {
+    const int change = in.below(256);
+    const int key_bytes = in.below(256);
+    const int value_bytes = in.below(256);
     if (key_bytes == 0xff) break;
-    const std::string key = take(&input, key_bytes);
-    const std::string value = take(&input, value_bytes);
-    std::string header;
-    const auto put32 = [&](uint32_t word) { header.append(reinterpret_cast<const char*>(&word), 4); };
-    put32(change % 16 == 15 ? change : change % 6 + 1);
-    put32(static_cast<uint32_t>(key.size()));
-    put32(static_cast<uint32_t>(value.size()));
-    put32(0);
-    put32(internal::crc32c(value, internal::crc32c(key)));
-    put32(internal::crc32c(header));
-    file += header + key + value;
+    const std::string key = in.take(static_cast<size_t>(key_bytes));
+    const std::string value = in.take(static_cast<size_t>(value_bytes));
+    file += record(static_cast<uint32_t>(change % 16 == 15 ? change : change % 6 + 1), key, value);
   }
-  return file.append(input);
+  return file + in.rest();
+}
+
+// Many records of one kind, or one that lists many keys: an input of few bytes that shows whether a reader takes memory
+// out of proportion. Keys have three bytes at least, which number them.
+std::string long_file(Input& in) {
+  constexpr uint32_t kBatch = 6;
+  const auto change = static_cast<uint32_t>(in.below(kBatch) + 1);
+  const uint32_t keys = in.below(2) == 0 ? 1 : 1 << 24;
+  const std::string end_of_key = in.text();
+  const std::string value = in.text();
+  std::string file, list;
+  for (uint32_t i = 0; file.size() + list.size() < kLongFile; ++i) {
+    const std::string key = bytes_of(i % keys).substr(0, 3) + end_of_key;
+    if (change == kBatch)
+      list += bytes_of(static_cast<uint32_t>(key.size())) + bytes_of(uint64_t{value.size()}) + key + value;
+    else
+      file += record(change, key, value);
+  }
+  return "RLSTORE1" + file + (list.empty() ? "" : record(kBatch, "", list)) + in.rest();
 }
 
 std::string read_file(const std::string& path) {
@@ -81,9 +99,25 @@ std::optional<std::map<std::string, std::string>> contents(const std::string& pa
   return values;
 }
 
-void check_file(const std::string& path, const std::string& bytes) {
+void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+void check_memory(const std::string& path, const std::string& bytes) {
+  write_file(path, bytes);
+  const auto read = [&] {
+    try {
+      (void)FileStore::open(path)->num_keys();
+    } catch (const DistError& error) {
+      if (error.kind() != ErrorKind::kStoreError) wrong(error.what());
+    }
+  };
+  fuzz::in_little_memory(bytes.size(), read, kTimes, kMore);
+}
+
+void check_file(const std::string& path, const std::string& bytes) {
+  check_memory(path, bytes);
   std::optional<std::map<std::string, std::string>> values = contents(path);
   bool refused = false;
   try {
@@ -109,9 +143,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const char* const folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     return std::string(folder) + "/rankloom_fuzz_" + std::to_string(getpid());
   }();
-  if (size == 0) return 0;
-  const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  rankloom::check_file(path, data[0] % 2 == 0 ? std::string(input) : rankloom::with_sums(input));
+  using namespace rankloom;
+  fuzz::Input in(std::string_view(reinterpret_cast<const char*>(data), size));
+  const int kind = in.below(256);
+  if (kind == 'l') {
+    check_memory(path, long_file(in));
+  } else {
+    check_file(path, kind % 2 == 0 ? in.rest() : with_sums(in));
+  }
   unlink(path.c_str());
   return 0;
 }

@@ -99,8 +99,7 @@ std::string repeated(Input& in) {
   return text + in.rest();
 }
 
-void in_little_memory(size_t bytes, absl::FunctionRef<void()> action) {
-  constexpr int64_t kMore = 4 << 20;
+void in_little_memory(size_t bytes, absl::FunctionRef<void()> action, int times, int64_t more) {
 #ifdef RANKLOOM_ASAN
   if (kInstalled == 0) wrong("the sanitizer does not tell of memory");
 #endif
@@ -108,7 +107,7 @@ void in_little_memory(size_t bytes, absl::FunctionRef<void()> action) {
   most_held.store(before, std::memory_order_relaxed);
   action();
   const int64_t taken = most_held.load(std::memory_order_relaxed) - before;
-  if (taken <= 10 * static_cast<int64_t>(bytes) + kMore) return;
+  if (taken <= times * static_cast<int64_t>(bytes) + more) return;
   wrong("an input of " + std::to_string(bytes) + " bytes took " + std::to_string(taken) + " bytes of memory");
 }
 

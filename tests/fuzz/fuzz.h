@@ -38,8 +38,8 @@ class Input {
 // that shows whether a reader takes memory out of proportion.
 std::string repeated(Input& in);
 
-// Runs `action`, which reads `bytes` bytes of input: more than ten times as many at a time, and 4 MiB, are wrong.
-void in_little_memory(size_t bytes, absl::FunctionRef<void()> action);
+// Runs `action`, which reads `bytes` bytes of input: more than so many times as much at a time, and `more`, are wrong.
+void in_little_memory(size_t bytes, absl::FunctionRef<void()> action, int times = 10, int64_t more = 4 << 20);
 
 // The result of `read`, which reads `input`, in little memory.
 template <typename Read>

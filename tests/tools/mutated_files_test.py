@@ -1,11 +1,14 @@
 """Run files and traces that were changed at random: the command `rankloom` refuses each in a line, or shows it.
 
 mutated_files_test.py WRITE_RUNS [SECONDS [SEED]]
+mutated_files_test.py WRITE_RUNS FILE...
 
-Without SECONDS 400 changes of each file, the same every time; with it, changes for so long, and a seed of the day. Where one fails,
-the file stays as FOLDER/mutated.rlrun or .rltrace, which the test prints.
+Without SECONDS 400 changes of each file, the same every time; with it, changes for so long in all, and a seed of the day. Where one
+fails, the file stays in the folder for such files as mutated-SUM.rlrun or .rltrace, which the test prints. FILE: such files, alone.
 """
 
+import hashlib
+import json
 import pathlib
 import random
 import re
@@ -19,14 +22,21 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tools")]
+sys.path += [str(ROOT / "tests" / "tools")]
+import small_runs  # noqa: E402
 from rankloom_command import page, run_file, text, trace  # noqa: E402
 
 WRITE_RUNS = ""
 SECONDS = 0.0
+FILES: list[str] = []
 SEED = 1
 CHANGES = 400
 RUNS = ("deadlock", "explored", "faults", "store", "hostile")
 MOST_SECONDS = 10  # of processor time for one file, far more than any takes
+# Of memory for a byte of a file, which may be a rank that waits and has a failed assertion: entries of Python's dictionaries.
+MOST_TIMES = 200
+MOST_MORE = 16 << 20
+LONG_FILE = 1_000_000  # bytes
 # Of JSON and of run files: a change that puts one in is more often a file than one that puts bytes in.
 WORDS = [
     b'"',
@@ -106,7 +116,87 @@ def with_sum(body):
     return body + trace._fnv1a(body).to_bytes(8, "little")
 
 
+def shown_run(data, whole):
+    """The texts of a run file, alone and beside a whole one."""
+    run = run_file.parse(data, "x.rlrun")
+    page.page([run, whole]).encode()
+    return [text.show(run), text.show(run, 0) if run.world_size else "", text.diff(run, whole)[0], text.diff(whole, run)[0]]
+
+
+def shown_trace(data):
+    found = trace.parse(data, "x.rltrace")
+    return [text.plain(trace.show(found, all_of_it)) for all_of_it in (False, True)]
+
+
+# The command as its own process, which writes how much memory it held at most, in kB, and its processor time. Linux tells.
+MEASURED = """
+import pathlib, re, sys, time
+sys.path.insert(0, sys.argv.pop(1))
+from rankloom_command.command import main
+code = main(sys.argv[1:])
+print(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1], time.process_time(), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def memory_and_time(*arguments):
+    """The most memory of `rankloom ARGUMENT...`, in bytes, and its seconds of processor time."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", MEASURED, ROOT / "tools", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    kilobytes, seconds = done.stderr.split()[-2:]
+    return int(kilobytes) * 1024, float(seconds)
+
+
+def numbers(number, count):
+    return json.dumps([number] * count, separators=(",", ":")).encode()
+
+
+def with_line(line, states="rr"):
+    """A run file with one more line in it."""
+    lines = small_runs.run_file({"ok": False}, states, {"t": "kinds", "kinds": [small_runs.kind("reduce", 1, 1, root=1)]}).splitlines(True)
+    return b"".join([*lines[:-1], line + b"\n", json.dumps({"t": "end", "lines": len(lines) + 1}).encode() + b"\n"])
+
+
+def many_calls_of_many_sizes():
+    """Ranks that did not return, each with calls of a kind with as many sizes as half of the file has room for."""
+    ranks = LONG_FILE // 1000
+    kind = small_runs.kind("reduce" * 1000, 1, 1, **{"in": [[1] * (LONG_FILE // 6)]})
+    of_ranks = [small_runs.calls(rank, *((0, rank + i, 1, 1, "f") for i in range(10))) for rank in range(ranks)]
+    return small_runs.run_file({"ok": False}, "s" * ranks, {"t": "kinds", "kinds": [kind]}, *of_ranks)
+
+
+def many_waits_of_all():
+    ranks = LONG_FILE // 2
+    wait = {"ranks": [[0, ranks - 1]] * (ranks // 16), "for": [], "task": "", "what": "", "group": "", "seq": 0, "detail": "", "remark": ""}
+    line = json.dumps({"t": "waits", "waits": [{**wait, "file": "", "line": 0}], "cycle": []}, separators=(",", ":"))
+    return with_line(line.encode(), "s" * ranks)
+
+
+def many_failures_of_all():
+    ranks = LONG_FILE // 2
+    failure = "a.cc:1: " + "ranks 0-999999999: x\n" * 800
+    return small_runs.run_file({"ok": False, "failures": [failure] * (ranks // len(failure))}, "r" * ranks)
+
+
+# By name: files that are long, and show whether a reader takes memory or time out of proportion.
+LONG_FILES = {
+    "lists": lambda: with_line(b'{"t":"notes","notes":[' + b",".join([b"[]"] * (LONG_FILE // 3)) + b"]}"),
+    "lists in lists": lambda: with_line(b'{"t":"later","x":[' + b",".join([b"[" * 900 + b"]" * 900] * (LONG_FILE // 1801)) + b"]}"),
+    "objects in objects": lambda: with_line(b'{"t":"later","x":[' + b",".join([b'{"":' * 900 + b"0" + b"}" * 900] * (LONG_FILE // 4502)) + b"]}"),
+    "numbers": lambda: with_line(b'{"t":"later","x":' + numbers(300, LONG_FILE // 4) + b"}"),
+    "wide text": lambda: with_line('{"t":"later","x":"\U0001f600'.encode() + b"x" * LONG_FILE + b'"}'),
+    "calls of many sizes": many_calls_of_many_sizes,
+    "waits of all": many_waits_of_all,
+    "failures of all": many_failures_of_all,
+    "steps": lambda: with_sum(trace.MAGIC + b"\0\1\0" + b"\xa0\x8d\x06" + b"\0\0\2\0\0\2" * 100_000),
+    "names": lambda: with_sum(trace.MAGIC + b"\0" + b"\xc0\x84\x3d" + b"\0" * LONG_FILE + b"\0"),
+}
+
+
 class MutatedFilesTest(unittest.TestCase):
+    looked_at = 0
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -114,16 +204,22 @@ class MutatedFilesTest(unittest.TestCase):
         cls.folder = pathlib.Path(folder.name)
         subprocess.run([WRITE_RUNS, cls.folder], check=True)
 
+    @classmethod
+    def tearDownClass(cls):
+        if SECONDS:
+            print(f"stat::number_of_executed_units: {cls.looked_at}")  # as libFuzzer says it
+
     def changes(self, data, *changing):
-        """Changed files, CHANGES of them or for SECONDS."""
+        """Changed files, CHANGES of them or for the file's part of SECONDS."""
         random_of, begin, done = random.Random(SEED), time.monotonic(), 0
-        while time.monotonic() - begin < SECONDS if SECONDS else done < CHANGES:
+        while time.monotonic() - begin < SECONDS / (len(RUNS) + 1) if SECONDS else done < CHANGES:
             yield random_of.choice(changing)(data, random_of)
             done += 1
 
     def look(self, data, name, read_and_show):
         """read_and_show(data): the texts; RunFileError is a refusal, whose text is one line. True: it was shown."""
         begin = time.process_time()
+        type(self).looked_at += 1
         try:
             try:
                 shown = read_and_show(data)
@@ -134,7 +230,7 @@ class MutatedFilesTest(unittest.TestCase):
                 self.assertNotRegex(printed.encode(), b"[\0\x1b]")
             return True
         except Exception:
-            kept = pathlib.Path(tempfile.gettempdir()) / f"mutated.{name}"
+            kept = pathlib.Path(tempfile.gettempdir()) / f"mutated-{hashlib.sha1(data).hexdigest()}{pathlib.Path(name).suffix}"
             kept.write_bytes(data)
             print(f"seed {SEED}: the file is {kept}", file=sys.stderr)
             raise
@@ -147,13 +243,8 @@ class MutatedFilesTest(unittest.TestCase):
             data = (self.folder / f"{name}.rlrun").read_bytes()
             whole = run_file.parse(data, "whole.rlrun")
 
-            def show(changed, whole=whole):
-                run = run_file.parse(changed, "x.rlrun")
-                page.page([run, whole]).encode()
-                return [text.show(run), text.show(run, 0) if run.world_size else "", text.diff(run, whole)[0], text.diff(whole, run)[0]]
-
             for changed in self.changes(data, changed_bytes, changed_lines, changed_lines):
-                counts[self.look(changed, "x.rlrun", show)] += 1
+                counts[self.look(changed, "x.rlrun", lambda data, whole=whole: shown_run(data, whole))] += 1
         self.assertGreater(min(counts.values()), 50, counts)
 
     def test_changed_traces_are_refused_or_shown(self):
@@ -161,14 +252,10 @@ class MutatedFilesTest(unittest.TestCase):
         body = trace.MAGIC + b"\x08seeded:7" + b"\x02\x04send\x05start" + b"\x32" + steps
         counts = {True: 0, False: 0}
 
-        def show(changed):
-            found = trace.parse(changed, "x.rltrace")
-            return [text.plain(trace.show(found, all_of_it)) for all_of_it in (False, True)]
-
-        self.assertTrue(self.look(with_sum(body), "x.rltrace", show))
+        self.assertTrue(self.look(with_sum(body), "x.rltrace", shown_trace))
         for changed in self.changes(body, changed_bytes):
-            self.assertFalse(self.look(changed, "x.rltrace", show))
-            counts[self.look(with_sum(changed), "x.rltrace", show)] += 1
+            self.assertFalse(self.look(changed, "x.rltrace", shown_trace))
+            counts[self.look(with_sum(changed), "x.rltrace", shown_trace)] += 1
         self.assertGreater(min(counts.values()), 20, counts)
 
     def test_a_damaged_file_takes_no_memory_of_its_own(self):
@@ -189,11 +276,42 @@ class MutatedFilesTest(unittest.TestCase):
         finally:
             tracemalloc.stop()
 
+    def test_a_long_file_takes_memory_and_time_in_proportion(self):
+        if SECONDS or not pathlib.Path("/proc/self/status").exists():
+            self.skipTest("the same every time" if SECONDS else "no /proc")
+        short, long = self.folder / "short.rlrun", self.folder / "long"
+        short.write_bytes(with_line(b'{"t":"later"}'))
+        page_of = ("--no-source", "-o", self.folder / "long.html")
+        base, _ = memory_and_time("report", short, *page_of)
+        for name, make in LONG_FILES.items():
+            data = make()
+            long.write_bytes(data)
+            for arguments in [("trace", long)] if data.startswith(trace.MAGIC) else [("show", long), ("report", long, *page_of)]:
+                with self.subTest(name, command=arguments[0]):
+                    memory, seconds = memory_and_time(*arguments)
+                    self.assertLess(memory - base, MOST_TIMES * len(data) + MOST_MORE)
+                    self.assertLess(seconds, MOST_SECONDS)
+
+
+class GivenFilesTest(unittest.TestCase):
+    def test_given_files_are_refused_or_shown(self):
+        look = MutatedFilesTest("look").look
+        for path in map(pathlib.Path, FILES):
+            data = path.read_bytes()
+            is_trace = path.suffix == ".rltrace"
+            whole = run_file.parse(with_line(b'{"t":"later"}'), "whole.rlrun")
+            said = look(data, f"x{path.suffix}", shown_trace if is_trace else lambda changed, whole=whole: shown_run(changed, whole))
+            print(f"{path}: {'shown' if said else 'refused'}")
+
 
 if __name__ == "__main__":
     WRITE_RUNS = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    if len(sys.argv) > 1:
+    tests = "MutatedFilesTest"
+    if len(sys.argv) > 1 and pathlib.Path(sys.argv[1]).exists():
+        FILES, tests = sys.argv[1:], "GivenFilesTest"
+        del sys.argv[1:]
+    elif len(sys.argv) > 1:
         SECONDS = float(sys.argv.pop(1))
         SEED = int(sys.argv.pop(1)) if len(sys.argv) > 1 else int(time.time() // 86400)
         print(f"seed {SEED}")
-    unittest.main()
+    unittest.main(defaultTest=tests)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import itertools
 import json
 import pathlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +22,9 @@ STATES = {"u": "had not ended", "r": "returned", "f": "failed", "s": "stopped"}
 CALL_STATES = {"s": "scheduled", "c": "completed", "f": "failed"}
 HEADLINE = 1000  # characters
 MOST_TEXT = 20_000
+MOST_NAME = 200  # characters of a name in a line of text, of which a file of few bytes may have many
+MOST_TENSORS = 32
+MOST_DIMENSIONS = 16
 SHOWN_BYTES = 64  # of a value; a writer may leave out a part of a character at their end
 COLUMNS = ("kind", "seq", "issued", "ended", "state")
 OPTIONAL_COLUMNS = ("arrived", "peer", "step", "done")
@@ -31,6 +37,20 @@ ASSERTED_AT = re.compile(r"^[^\n]{1,1000}?:\d{1,9}: (?=ranks? \d)")
 
 class RunFileError(Exception):
     """The file cannot be read as a run, and why."""
+
+
+def short(name: str) -> str:
+    """A name as lines of text have it."""
+    return name if len(name) <= MOST_NAME else name[:MOST_NAME] + "..."
+
+
+def _list_text(numbers: Sequence[int], most: int) -> str:
+    return str(list(numbers)) if len(numbers) <= most else f"{str(list(numbers[:most]))[:-1]}, ... ({len(numbers)})]"
+
+
+def _sizes_text(side: Sequence[Sequence[int]]) -> str:
+    more = f", ... ({len(side)} tensors)" if len(side) > MOST_TENSORS else ""
+    return (", ".join(_list_text(sizes, MOST_DIMENSIONS) for sizes in side[:MOST_TENSORS]) or "nothing") + more
 
 
 @dataclass(frozen=True)
@@ -62,28 +82,28 @@ class Call:
 
     def label(self) -> str:
         """The call, as reports print it: "all_reduce seq 3 [group 0]"."""
-        text = f"{self.op} seq {self.seq}"
+        text = f"{short(self.op)} seq {self.seq}"
         if self.p2p and self.peer >= 0:
-            text += f" {'to' if self.op == 'send' else 'from'} {self.peer_lane or f'rank {self.peer}'}"
+            text += f" {'to' if self.op == 'send' else 'from'} {short(self.peer_lane) or f'rank {self.peer}'}"
         if self.tag:
             text += f", tag {self.tag}"
         if self.root >= 0:
             text += f" root {self.root}"
-        return f"{text} [group {self.group}]"
+        return f"{text} [group {short(self.group)}]"
 
     def site(self) -> str:
         """The line of code, with the last part of the file's path."""
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+        return f"{short(self.file.rsplit('/', 1)[-1])}:{self.line}"
 
     def shapes(self) -> str:
         """The sizes of the tensors: "float32 [8] -> [8]"."""
         if not self.inputs and not self.outputs:
             return ""
-        sides = [", ".join(str(list(sizes)) for sizes in side) or "nothing" for side in (self.inputs, self.outputs)]
-        same = sides[0] == sides[1] or not self.inputs
+        sides = [_sizes_text(side) for side in (self.inputs, self.outputs)]
+        same = self.inputs == self.outputs or not self.inputs
         text = f"{self.dtype} {sides[1]}" if same else f"{self.dtype} {sides[0]} -> {sides[1]}"
         if self.splits:
-            text += ", splits " + " -> ".join(str(list(side)) if side else "equal" for side in self.splits)
+            text += ", splits " + " -> ".join(_list_text(side, MOST_TENSORS) if side else "equal" for side in self.splits)
         return text
 
     def same(self) -> tuple[Any, ...]:
@@ -115,7 +135,7 @@ class StoreOperation:
 
     def site(self) -> str:
         """The line of code, with the last part of the file's path."""
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+        return f"{short(self.file.rsplit('/', 1)[-1])}:{self.line}"
 
     def label(self) -> str:
         """The operation, without values: 'store get "a"'."""
@@ -159,6 +179,8 @@ class Run:
     store: dict[int, dict[str, Any]] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
     fake: dict[str, Any] | None = None  # of a fake world: its size, and the totals of each traced rank
+    _waiting: dict[int, dict[str, Any]] | None = field(default=None, init=False)
+    _sizes: dict[int, list[tuple[tuple[int, ...], ...]]] = field(default_factory=dict, init=False)
 
     @property
     def world_size(self) -> int:
@@ -194,26 +216,47 @@ class Run:
 
     def waiting(self) -> dict[int, dict[str, Any]]:
         """Of each rank that waited when the run ended: its wait."""
+        if self._waiting is not None:
+            return self._waiting
         found: dict[int, dict[str, Any]] = {}
+        # Of each rank one from which on the first without a wait is to be looked for: ranges of many waits may have the same ranks.
+        after = array.array("q", range(self.world_size + 1))
+
+        def next_without(rank: int) -> int:
+            passed = []
+            while after[rank] != rank:
+                passed.append(rank)
+                rank = after[rank]
+            for one in passed:
+                after[one] = rank
+            return rank
+
         for wait in self.waits:
             for begin, end in wait["ranks"]:
-                for rank in range(begin, end + 1):
-                    found.setdefault(rank, wait)
+                rank = next_without(begin)
+                while rank <= end:
+                    found[rank], after[rank] = wait, rank + 1
+                    rank = next_without(rank + 1)
+        self._waiting = found
         return found
 
     def asserted(self) -> dict[int, int]:
         """Of each rank whose assertions failed: how many, as far as the failures' texts tell."""
-        found: dict[int, int] = {}
+        more = [0] * (self.world_size + 1)  # than of the rank before
         for failure in self.run.get("failures", []):
             text, at = ASSERTED_AT.subn("", failure[:MOST_TEXT], count=1)
             for said in ASSERTED.finditer(text) if at else ():
-                ranks: list[int] = []
+                parts, first = [], 0
                 for part in said[1].split(", "):  # ascending
-                    begin, end = int(part.split("-")[0]), int(part.split("-")[-1])
-                    ranks += range(max(begin, ranks[-1] + 1 if ranks else 0), min(end + 1, self.world_size))
-                for rank in ranks:
-                    found[rank] = found.get(rank, 0) + (int(said[2]) if said[2] and len(ranks) == 1 else 1)
-        return found
+                    begin, end = max(int(part.split("-")[0]), first), min(int(part.split("-")[-1]) + 1, self.world_size)
+                    if begin < end:
+                        parts.append((begin, end))
+                        first = end
+                times = int(said[2]) if said[2] and sum(end - begin for begin, end in parts) == 1 else 1
+                for begin, end in parts:
+                    more[begin] += times
+                    more[end] -= times
+        return {rank: count for rank, count in enumerate(itertools.accumulate(more)) if count > 0}
 
     def endings(self) -> dict[str, list[int]]:
         """How ranks ended, in words, and which."""
@@ -234,6 +277,14 @@ class Run:
             return True
         return any(ns > 0 for line in self.calls.values() for column in ("issued", "ended") for ns in line[column])
 
+    def _sizes_of(self, kind: int) -> list[tuple[tuple[int, ...], ...]]:
+        """The sizes of the inputs and outputs of a kind of call, and its splits. Calls share them: a file of few bytes may have many calls
+        of a kind with many."""
+        if kind not in self._sizes:
+            inputs, outputs, splits = (tuple(map(tuple, self.kinds[kind].get(key, ()))) for key in ("in", "out", "splits"))
+            self._sizes[kind] = [inputs, inputs if inputs == outputs else outputs, splits]
+        return self._sizes[kind]
+
     def of_rank(self, rank: int) -> list[Call]:
         """The rank's calls that the file has, oldest first."""
         line = self.calls.get(rank)
@@ -244,6 +295,7 @@ class Run:
         steps, lanes = line.get("step"), self.lanes()
         for i in range(count):
             kind = self.kinds[line["kind"][i]]
+            inputs, outputs, splits = self._sizes_of(line["kind"][i])
             issued += line["issued"][i]
             arrived = line["arrived"][i] if "arrived" in line else -1
             ended = line["ended"][i]
@@ -260,8 +312,8 @@ class Run:
                     root=kind.get("root", -1),
                     tag=kind.get("tag", 0),
                     p2p=bool(kind.get("p2p", False)),
-                    inputs=tuple(map(tuple, kind["in"])),
-                    outputs=tuple(map(tuple, kind["out"])),
+                    inputs=inputs,
+                    outputs=outputs,
                     dtype=DTYPES[kind["dtype"]] if kind["dtype"] < len(DTYPES) else f"dtype {kind['dtype']}",
                     file=kind["file"],
                     line=kind["line"],
@@ -271,7 +323,7 @@ class Run:
                     state=CALL_STATES[line["state"][i]],
                     step=step if steps is not None else -1,
                     done=step + done if steps is not None and done >= 0 else -1,
-                    splits=tuple(map(tuple, kind.get("splits", ()))),
+                    splits=splits,
                     peer_lane=lanes[line["peer"][i]] if lanes and line.get("peer", [-1] * count)[i] >= 0 else "",
                 )
             )
@@ -309,7 +361,7 @@ class Run:
     def _operation_that_waits(self, rank: int) -> int:
         """The operation on the store, counted from 0, in which the rank waited when the run ended: the end has made it fail. -1: none."""
         ops = self.store[rank]["ops"]
-        wait = next((wait for wait in self.waits if any(begin <= rank <= end for begin, end in wait["ranks"])), None)
+        wait = self.waiting().get(rank)
         if wait is None or not ops:
             return -1
         last = ops[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rankloom_command.run_file import Call, Run, StoreOperation
+from rankloom_command.run_file import Call, Run, StoreOperation, short
 
 MOST_LINES = 40
 # Control characters but tab and line feed, those that turn or hide text, and halves of characters, which are no UTF-8.
@@ -56,7 +56,7 @@ def fake_text(run: Run) -> list[str]:
         for total in rank["totals"]:
             group = run.groups[total["group"]]
             cost = f"{bytes_text(total['ring_bytes'])} by a ring, {bytes_text(total['tree_bytes'])} by a tree, {time_text(total['time_ns'])}"
-            lines.append(f"  {total['calls']} x {total['op']} on {group['description'] or group['name']} ({group['of']} ranks): {cost}")
+            lines.append(f"  {total['calls']} x {short(total['op'])} on {short(group['description'] or group['name'])} ({group['of']} ranks): {cost}")
     return lines
 
 
