@@ -108,6 +108,16 @@ py::dict failure_dict(const ExploreReport::Failure& failure, std::vector<std::st
   return result;
 }
 
+// Changes that Python has seen and no schedule shows. Python is asked when all runs were made: the last may show it.
+void add_unseen(const py::object& ranks, ExploreReport* report) {
+  for (ExploreReport::Share& share : report->shares) {
+    if (!share.finished || report->failure.has_value()) continue;
+    const auto unseen = ranks.attr("unseen")().cast<std::vector<std::string>>();
+    share.unseen.insert(share.unseen.end(), unseen.begin(), unseen.end());
+    report->verified = report->verified && unseen.empty();
+  }
+}
+
 }  // namespace
 
 py::dict explore(const Asked& asked, const py::object& ranks, const py::object& progress) {
@@ -116,7 +126,7 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
   options.world.whereabouts = [&running] { return running != nullptr ? running->stacks() : ""; };
   int64_t runs = 0;
   JobReport latest;
-  const auto run = [&](const std::shared_ptr<World>& world, internal::Program, std::vector<std::string>* failures,
+  const auto run = [&](const std::shared_ptr<World>& world, internal::Program, std::vector<std::string>*,
                        absl::FunctionRef<void()> look) {
     ++runs;
     StepRecord* const record = world->scheduler().record();
@@ -126,12 +136,7 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
     bool kept = false;
     {
       const py::gil_scoped_acquire gil;
-      const auto [wrong, unseen] =
-          ranks.attr("run")(job).cast<std::pair<std::vector<std::string>, std::vector<std::string>>>();
-      failures->insert(failures->end(), wrong.begin(), wrong.end());
-      for (const std::string& what : unseen) {
-        if (record != nullptr) record->uncovered(what);
-      }
+      ranks.attr("run")(job);
       // A run that repeats the first one may differ from it; one with texts is the smallest that fails.
       kept = (record != nullptr && !record->texts().empty()) || (runs == 2 && options.checks.twice);
       ranks.attr("end")(kept);
@@ -155,6 +160,7 @@ py::dict explore(const Asked& asked, const py::object& ranks, const py::object& 
     if (!latest.flight.empty()) set_last_report(latest);
   }
   if (!report.error.ok()) throw py::value_error(std::string(report.error.message()));
+  add_unseen(ranks, &report);
   py::dict result;
   result["runs"] = report.runs;
   result["seconds"] = absl::ToDoubleSeconds(report.elapsed);

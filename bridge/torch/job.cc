@@ -164,7 +164,8 @@ Job::Job(std::shared_ptr<World> world, int number, bool swap_python_random)
       world_(std::move(world)),
       device_streams_(world_.get()),
       swaps_random_(world_->scheduler().deterministic()),
-      errors_(static_cast<size_t>(world_->size())),
+      failed_calls_(static_cast<size_t>(world_->size())),
+      good_calls_(static_cast<size_t>(world_->size())),
       given_up_(static_cast<size_t>(world_->size())),
       failed_(static_cast<size_t>(world_->size())),
       told_(static_cast<size_t>(world_->size()) + 1) {
@@ -315,9 +316,9 @@ std::optional<absl::Status> Job::remembered(int rank, std::string_view text) con
   return std::nullopt;
 }
 
-void Job::note_error(int rank, ErrorKind kind) {
+void Job::note_error(int rank, bool polls) {
   if (rank < 0 || rank >= world_->size()) return;
-  if (kind != ErrorKind::kTimeout) errors_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed);
+  if (!polls) failed_calls_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed);
   if (!given_up_[static_cast<size_t>(rank)]) return;
   const GilRelease no_gil;
   static auto* const mu = new std::mutex;
@@ -463,9 +464,11 @@ void remember_told(Job& job, const DistError& error, const std::string& text) {
 }  // namespace
 
 std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
+  const bool queue_is_empty =
+      error.op() == "store queue_pop" && absl::StrContains(error.what(), ": the queue is empty: have 0 values, want 1");
   if (job != nullptr) {
     int rank = -1;
-    if (Job::current(&rank).get() == job) job->note_error(rank, error.kind());
+    if (Job::current(&rank).get() == job) job->note_error(rank, queue_is_empty || error.kind() == ErrorKind::kTimeout);
     if (const std::string reason = job->skip_reason(); !reason.empty()) {
       const py::gil_scoped_acquire gil;
       PyErr_SetString(py::module_::import("unittest").attr("SkipTest").ptr(), reason.c_str());
@@ -480,9 +483,7 @@ std::exception_ptr to_torch(const DistError& error, Job* job, CodeSite code) {
   }
   if (job != nullptr) remember_told(*job, error, text);
   // Without a backtrace: the place that matters is the caller's, and symbolizing takes seconds.
-  if (error.op() == "store queue_pop" && absl::StrContains(text, ": the queue is empty: have 0 values, want 1")) {
-    return std::make_exception_ptr(c10::DistQueueEmptyError(std::move(text)));
-  }
+  if (queue_is_empty) return std::make_exception_ptr(c10::DistQueueEmptyError(std::move(text)));
   if (error.kind() == ErrorKind::kStoreError || absl::StartsWith(error.op(), "store")) {
     return std::make_exception_ptr(c10::DistStoreError(std::move(text)));
   }

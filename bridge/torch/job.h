@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,17 +88,28 @@ class Job : public std::enable_shared_from_this<Job> {
   // Python's stacks of the ranks' threads.
   std::string stacks() const;
 
-  // Errors that became exceptions of `rank`'s, so far, but for timeouts, by which a program may poll.
-  uint64_t errors(int rank) const { return errors_[static_cast<size_t>(rank)].load(std::memory_order_relaxed); }
+  // {failed, went well}: the calls of `rank` so far that ended in an exception or have done all that they were to do.
+  // Neither: timeouts and empty queues, by which a program may poll, and calls that are only begun.
+  std::pair<uint64_t, uint64_t> calls(int rank) const {
+    return {failed_calls_[static_cast<size_t>(rank)].load(std::memory_order_relaxed),
+            good_calls_[static_cast<size_t>(rank)].load(std::memory_order_relaxed)};
+  }
+  void note_went_well(int rank) { good_calls_[static_cast<size_t>(rank)].fetch_add(1, std::memory_order_relaxed); }
   // Nobody waits for `rank` any longer: with its next error its thread sleeps until the process ends, which would
   // otherwise end it within a call.
   void give_up(int rank) { given_up_[static_cast<size_t>(rank)] = true; }
-  // Of an error that is about to become an exception of `rank`'s.
-  void note_error(int rank, ErrorKind kind);
+  // Of an error that is about to become an exception of `rank`'s. `polls`: one by which a program may poll.
+  void note_error(int rank, bool polls);
 
   // To be called when a scheduling point of `rank` is over: the random state becomes that rank's.
   void after_point(int rank) {
     if (swaps_random_ && random_owner_.load(std::memory_order_relaxed) != rank) swap_random(rank);
+  }
+
+  // The same of a call that has done all that it was to do.
+  void after_call(int rank) {
+    note_went_well(rank);
+    after_point(rank);
   }
 
   // A member's handle on a group. Members that make equal groups for the same time meet.
@@ -134,8 +146,8 @@ class Job : public std::enable_shared_from_this<Job> {
   DeviceStreams device_streams_;
   const bool swaps_random_;
 
-  std::vector<std::atomic<uint64_t>> errors_;  // by rank
-  std::vector<std::atomic<bool>> given_up_;    // by rank
+  std::vector<std::atomic<uint64_t>> failed_calls_, good_calls_;  // by rank
+  std::vector<std::atomic<bool>> given_up_;                       // by rank
 
   mutable std::mutex mu_;
   std::map<int, uint64_t> threads_;  // rank -> Python's thread identity

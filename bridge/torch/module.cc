@@ -146,7 +146,8 @@ std::vector<int> meet(c10d::Store& store, int rank, int size, int mine) {
 }
 
 // Ranks that want to meet in a file of their own each would wait for each other for ever, though all are in one job.
-void meet_in_file(c10d::Store& store, int size) {
+// A rank that gave up a round stays one of it: its next try finds the same, and the others need not wait for it.
+void meet_in_file(c10d::Store& store, int rank, int size) {
   c10d::Store* below = &store;
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(below)) below = prefixed->getUnderlyingStore().get();
   const auto* const file = dynamic_cast<TorchFileStore*>(below);
@@ -155,12 +156,20 @@ void meet_in_file(c10d::Store& store, int size) {
   constexpr size_t kShown = 20;
   const std::string& path = file->path();
   const std::string name = path.size() <= kShown ? path : "..." + path.substr(path.size() - kShown);
-  const int64_t came = store.add(absl::StrCat("rankloom/ranks of ", size), 1);
-  const int64_t round = (came - 1) / size;  // a file may serve several groups, one after the other
+  // A file may serve several groups, one after the other.
+  const std::string rounds = absl::StrCat("rankloom/rounds of ", size, " ranks: rank ", rank);
+  const int64_t round = store.add(rounds, 0);
   const std::string of_round = round == 0 ? "" : absl::StrCat(", round ", round + 1);
   const std::string all = absl::StrCat("rankloom/", size, " ranks in ", name, of_round);
-  if (came % size == 0) store.set(all, std::vector<uint8_t>());
+  const auto key = [&](int of) {
+    return absl::StrCat("rankloom/round ", round + 1, " of ", size, " ranks: rank ", of);
+  };
+  store.set(key(rank), std::vector<uint8_t>());
+  std::vector<std::string> keys;
+  for (int of = 0; of < size; ++of) keys.push_back(key(of));
+  if (store.check(keys)) store.set(all, std::vector<uint8_t>());
   store.wait({all});
+  store.add(rounds, 1);
 }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -191,7 +200,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
     TORCH_CHECK(job->world().size() != size || mine == rank, "init_process_group: rank ", rank, " of ", size,
                 ", but this thread is rank ", mine, " of ", size);
     if (job->world().size() != size) global = meet(*store, rank, size, mine);
-    meet_in_file(*store, size);
+    meet_in_file(*store, rank, size);
     job->set_default_ranks(mine, global);
   }
   try {
@@ -334,7 +343,7 @@ PYBIND11_MODULE(_ext, m) {
            [](Job& job) { return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<TorchStore>(job.store())); })
       .def("running", &Job::running)
       .def("describe", &Job::describe)
-      .def("errors", &Job::errors, py::arg("rank"))
+      .def("calls", &Job::calls, py::arg("rank"))
       .def("give_up", &Job::give_up, py::arg("rank"))
       .def("attach", &Job::attach, py::arg("rank"))
       .def("fail", &Job::fail, py::arg("rank"), py::arg("text"))

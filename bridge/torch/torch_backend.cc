@@ -306,8 +306,9 @@ void TorchBackend::issue_real(const Buffers& buffers, const Asked& asked, int ti
   } catch (...) {
     rethrow_to_torch(job_.get(), rank, code);
   }
-  job_->after_point(rank);
-  if (asked.waits) buffers.held()->copy_back();
+  if (!asked.waits) return job_->after_point(rank);
+  job_->after_call(rank);
+  buffers.held()->copy_back();
 }
 
 template <typename Body>
@@ -806,7 +807,7 @@ void TorchBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_
     const GilRelease no_gil;
     group_->monitored_barrier(unset ? std::nullopt : std::optional(absl::FromChrono(timeout)), wait_all_ranks, {},
                               code);
-    if (job_ != nullptr) job_->after_point(group_->global_rank());
+    if (job_ != nullptr) job_->after_call(group_->global_rank());
   } catch (const DistError& error) {
     if (job_ != nullptr) job_->after_point(group_->global_rank());
     if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kDeadlock)

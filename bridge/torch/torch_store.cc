@@ -27,10 +27,10 @@ auto TorchStore::call(const Call& body) {
   try {
     if constexpr (std::is_void_v<decltype(body(code))>) {
       body(code);
-      if (job != nullptr) job->after_point(rank);
+      if (job != nullptr) job->after_call(rank);
     } else {
       auto result = body(code);
-      if (job != nullptr) job->after_point(rank);
+      if (job != nullptr) job->after_call(rank);
       return result;
     }
   } catch (...) {

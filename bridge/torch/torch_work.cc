@@ -100,7 +100,10 @@ bool TorchWork::isCompleted() {
     }
   }
   if (!done() || !futures_over()) return false;
-  if (held_ != nullptr && ended_well()) held_->copy_back();
+  if (ended_well()) {
+    if (job_ != nullptr) job_->note_went_well(rank_);
+    if (held_ != nullptr) held_->copy_back();
+  }
   for (const rankloom::Work& work : works_) {
     const WorkState* const state = WorkState::of(work);
     if (state == nullptr || state->ended_well()) continue;
@@ -212,7 +215,7 @@ void TorchWork::await_on(std::optional<at::Device> device, std::chrono::millisec
   } catch (...) {
     rethrow_to_torch(job_.get(), rank_, python_site());
   }
-  if (job_ != nullptr) job_->after_point(rank_);
+  if (job_ != nullptr) job_->after_call(rank_);
   held_->copy_back();
   await_futures();
 }
@@ -404,6 +407,7 @@ void TorchWork::settle() {
   const GilRelease no_gil;
   try {
     await(kNoTimeout);
+    if (job_ != nullptr) job_->note_went_well(rank_);
   } catch (const DistError&) {
     // The future gets it.
   } catch (...) {

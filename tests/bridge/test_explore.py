@@ -3,6 +3,7 @@
 import argparse
 import array
 import collections
+import contextlib
 import contextvars
 import copy
 import csv
@@ -38,7 +39,7 @@ import rankloom.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from rankloom.torch import Fault, FaultPlan, _bits, _ext
+from rankloom.torch import Fault, FaultPlan, _bits, _explore, _ext
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils.data import DataLoader
@@ -529,6 +530,8 @@ def test_state_that_ranks_share_and_leave_alone_is_verified() -> None:
         10**5000, iter(_Sized()), _Empty(), [[[n] for n in range(100)] for _ in range(100)], released, csv.reader(["a"]),
         collections.ChainMap({}), numpy.ma.masked_array([1]), numpy.arange(3).flat, inferred, argparse.Namespace(n=0),
         threading.Semaphore(), logging.getLogger("of a test"), ctypes.c_int(0), types.CellType(0), ValueError(), threading.Lock(),
+        _with(torch.ones(1, requires_grad=True), grad=torch.ones(1)), weakref.WeakKeyDictionary({_kept: 1}), fractions.Fraction(10**5000),
+        datetime.datetime(2026, 1, 1, tzinfo=_Zone()), _kept.of, weakref.proxy(_kept),
     ]  # fmt: skip
 
     def looks(rank: int) -> int:
@@ -539,6 +542,150 @@ def test_state_that_ranks_share_and_leave_alone_is_verified() -> None:
         return len(kept)
 
     found = rankloom.torch.explore(looks, 2, swap_random=True)
+    assert found.verified, found.summary
+
+
+class _Last:
+    def __init__(self) -> None:
+        self.rank = -1
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [lambda last: {last}, lambda last: {last: 0}, lambda last: _with(torch.ones(1), held=[[last]]), lambda last: [_deep(), [_deep()], last]],
+    ids=["set", "key", "attribute of a tensor", "list"],
+)
+def test_an_object_that_ranks_share_is_looked_at_wherever_it_was_met_first(hold: Callable[[_Last], Any]) -> None:
+    last = _Last()
+    registry = hold(last)
+
+    def program(rank: int) -> str:
+        last.rank = rank
+        dist.barrier()
+        return type(registry).__name__
+
+    found = rankloom.torch.explore(program, 2)
+    names = re.search(r"variables of Python that ranks share and change: (last|registry)\)", found.summary)
+    assert names is not None, found.summary
+
+
+@pytest.mark.parametrize("many", [0, 1000])
+def test_what_other_schedules_alone_change_is_seen(many: int) -> None:
+    seen: list[int] = []
+    others = [[n] for n in range(many)]  # too many for a look after each run
+
+    def program(rank: int) -> list[int]:
+        if _store().add("n", 1) == 1 and rank == 1:
+            seen.append(1)
+        dist.barrier()
+        return [len(others), *seen[:0]]
+
+    found = rankloom.torch.explore(program, 2)
+    assert found.ok and not found.verified and found.runs > 2, found.text
+    unseen = "variables of Python that ranks share and change: seen"
+    assert f"not verified because of: {unseen})" in found.summary and f"(not seen: {unseen})" in found.text, found.text
+
+
+@pytest.mark.parametrize(
+    ("before", "make"),
+    [
+        (decimal.Decimal(0), decimal.Decimal),
+        (fractions.Fraction(0), fractions.Fraction),
+        (pathlib.Path("0"), lambda rank: pathlib.Path(str(rank))),
+        (datetime.datetime(2026, 1, 1), lambda rank: datetime.datetime(2026, 1, 1 + rank)),
+        (torch.tensor([0]), lambda rank: torch.tensor([rank])),
+        (object(), lambda rank: object()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_variable_that_gets_another_object_has_changed(before: Any, make: Callable[[int], Any]) -> None:
+    """Also where the new one stands in the memory of the one before."""
+    last = [before]
+    del before
+
+    def program(rank: int) -> str:
+        last[0] = None
+        last[0] = make(rank)
+        dist.barrier()
+        return str(len(last))
+
+    found = rankloom.torch.explore(program, 2)
+    assert "variables of Python that ranks share and change: last" in found.summary, found.summary
+
+
+def test_values_that_are_made_anew_are_the_same() -> None:
+    last = [decimal.Decimal("0.1"), pathlib.Path("a"), datetime.date(2026, 1, 1), torch.float32]
+
+    def program() -> int:
+        last[:] = [decimal.Decimal("0.1"), pathlib.Path("a"), datetime.date(2026, 1, 1), torch.float32]
+        dist.barrier()
+        return len(last)
+
+    found = rankloom.torch.explore(program, 2)
+    assert found.verified, found.summary
+
+
+class _NeverFilled(collections.UserDict[str, int]):
+    def __init__(self) -> None:
+        pass
+
+
+class _Closed(dict[str, int]):
+    def values(self) -> Any:
+        raise ValueError("nobody is to ask")
+
+    items = __iter__ = __len__ = values
+
+
+class _ClosedList(list[int]):
+    def __iter__(self) -> Any:
+        raise ValueError("nobody is to ask")
+
+    __len__ = __getitem__ = __iter__
+
+
+def test_containers_of_a_programs_own_are_looked_at_without_its_code() -> None:
+    never, closed, closed_list = _NeverFilled(), _Closed(a=1), _ClosedList([1])
+
+    def looks() -> str:
+        dist.barrier()
+        return f"{type(never)} {type(closed)} {type(closed_list)}"
+
+    found = rankloom.torch.explore(looks, 2)
+    assert found.verified, found.summary
+
+    def adds(rank: int) -> None:
+        looks()
+        dict.update(closed, {str(rank): rank})
+        list.append(closed_list, rank)
+
+    found = rankloom.torch.explore(adds, 2)
+    assert "ranks share and change: closed, closed_list)" in found.summary, found.summary
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18])
+def test_what_is_written_to_inference_tensors_is_seen(size: int) -> None:
+    with torch.inference_mode():
+        inferred = torch.zeros(size)
+
+    def writes(rank: int) -> None:
+        with torch.inference_mode():
+            inferred[0] = rank
+        dist.barrier()
+
+    found = rankloom.torch.explore(writes, 2)
+    assert "ranks share and change: inferred" in found.summary, found.summary
+
+
+@pytest.mark.parametrize("make", [lambda path: path.open("w"), lambda path: io.StringIO()], ids=["a file", "a text"])
+def test_where_a_program_prints_is_no_state_that_ranks_share(make: Callable[[pathlib.Path], Any], tmp_path: pathlib.Path) -> None:
+    with make(tmp_path / "out") as file, contextlib.redirect_stdout(file):
+
+        def prints(rank: int, out: Any = sys.stdout) -> None:
+            print("rank", rank, file=out)
+            dist.barrier()
+
+        found = rankloom.torch.explore(prints, 2)
     assert found.verified, found.summary
 
 
@@ -675,6 +822,11 @@ class _Result:
     step: Any
 
 
+class _State(enum.Enum):
+    DONE = object()
+    FAILED = object()
+
+
 class _Shy:
     def __repr__(self) -> str:
         raise ValueError("no text")
@@ -716,6 +868,7 @@ def _linear(bias: float) -> torch.nn.Module:
         (_Result(1.0, 2), _Result(1.0, 3)),
         (_Result(0.0, 2), _Result(-0.0, 2)),
         (_Color.RED, _Color.BLUE),
+        (_State.DONE, _State.FAILED),
         (_linear(1), _linear(2)),
         (collections.deque([1]), collections.deque([2])),
         (collections.UserDict(a=1), collections.UserDict(a=2)),
@@ -772,7 +925,7 @@ def test_values_that_hold_themselves_and_have_no_text_are_alike() -> None:
 
     def odd(rank: int) -> Any:
         dist.barrier()
-        return [endless(), 10**5000, numpy.array([object()], object), torch.nested.nested_tensor([torch.ones(1)]), "a\0b"]
+        return [endless(), 10**5000, numpy.array([None], object), torch.nested.nested_tensor([torch.ones(1)]), "a\0b"]
 
     assert rankloom.torch.explore(odd, 2).verified
     nested = [torch.nested.nested_tensor([torch.ones(1), torch.full((2,), 1.0 * value)]) for value in (1, 2)]
@@ -799,7 +952,7 @@ def test_values_made_anew_have_the_same_bits() -> None:
     assert len({_bits_of(makes()) for _ in range(50)}) == 1
     unknown: list[type] = []
     _bits_of(makes(), unknown)
-    assert {_Zone, torch.nn.UninitializedParameter, _Shy} <= set(unknown)
+    assert {_Zone, torch.nn.UninitializedParameter, _Shy, object} <= set(unknown)
 
 
 def test_large_results_are_compared_at_once() -> None:
@@ -838,6 +991,21 @@ def test_threads_and_named_stores_are_not_verified() -> None:
     assert "not verified because of: whatever the ranks share: they use nothing of rankloom's" in found.summary
 
 
+def test_values_that_a_search_has_noted_go_with_it() -> None:
+    def large() -> torch.Tensor:
+        dist.barrier()
+        return torch.ones(1000)
+
+    assert rankloom.torch.explore(large, 2).verified
+    assert not _explore._texts
+
+    def notes() -> int:
+        rankloom.torch.observe("large", torch.ones(1000))
+        return max(map(len, _explore._texts))
+
+    assert max(rankloom.torch.run(notes, 2).results) < 100
+
+
 def test_compares_what_ranks_return() -> None:
     def order() -> list[int]:
         return [_store().add("place", 1)]
@@ -861,7 +1029,7 @@ def test_compares_tensors_bit_by_bit() -> None:
     def alike() -> tuple[torch.Tensor, dict[str, object]]:
         x = torch.full((2,), float(dist.get_rank() + 1), dtype=torch.complex64)
         dist.all_reduce(x)
-        return x, {"empty": torch.empty(0), "true": torch.tensor([True]), "of its own": object(), "array": numpy.arange(3)}
+        return x, {"empty": torch.empty(0), "true": torch.tensor([True]), "of its own": None, "array": numpy.arange(3)}
 
     assert rankloom.torch.explore(alike, 2).verified
 
@@ -881,7 +1049,7 @@ def test_observes() -> None:
         rankloom.torch.observe("what", [io.StringIO()])
 
     found = rankloom.torch.explore(unknown, 1)
-    assert "TypeError: observe: a value is _io.StringIO, want tensors, arrays, numbers, strings, dataclasses, and lists" in found.text
+    assert "TypeError: observe: a value is _io.StringIO, want tensors, arrays, numbers, strings, dataclasses, modules, and lists" in found.text
 
 
 def test_a_missing_wait_fails_at_once() -> None:

@@ -213,8 +213,19 @@ def test_a_search_says_what_of_callbacks_it_cannot_see() -> None:
         future.then(lambda done: done.value())
         future.wait()  # of what is chained to it nothing is promised
 
-    found = rankloom.torch.explore(chained, 2)
-    assert found.ok and "not verified because of: wait() of a future to which more is chained" in found.summary, found.summary
+    def asked_twice(rank: int) -> None:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        work.get_future().then(lambda done: done.value())
+        work.get_future().wait()  # the same one
+
+    for program in (chained, asked_twice):
+        found = rankloom.torch.explore(program, 2)
+        assert found.ok and "not verified because of: wait() of a future to which more is chained" in found.summary, found.summary
+
+    def of_the_chain(rank: int) -> None:
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda done: done.value()).wait()
+
+    assert rankloom.torch.explore(of_the_chain, 2).verified
 
     def twice(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         def again(done: Any) -> torch.Tensor:

@@ -256,6 +256,33 @@ def test_one_interrupt_ends_a_program(hangs: str, seed: int | None, tmp_path: pa
     assert ("rank 1 could not be ended" in err) == ("Event" in hangs)
 
 
+CALLS_ON = """
+import torch.distributed as dist, rankloom.torch
+def program(rank):
+    if rank == 0:
+        print("begun", flush=True)
+    while True:
+        try: dist.barrier()
+        except BaseException: pass
+rankloom.torch.run(program, 4, OPTIONS)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "seed=1", "parallel=True"])
+def test_an_interrupt_ends_a_program_whose_ranks_go_on_calling(options: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "program.py").write_text(CALLS_ON.replace("OPTIONS", options))
+    command = [sys.executable, "program.py"]
+    program = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "begun\n"
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=300)
+    finally:
+        program.kill()
+    assert program.returncode == -signal.SIGINT, err
+    assert "KeyboardInterrupt" in err and "could not be ended" in err, err
+
+
 def test_an_exception_of_a_signal_ends_the_ranks() -> None:
     """As pytest-timeout's method "signal" does it."""
 
@@ -363,6 +390,49 @@ def test_a_rank_that_polls_by_short_timeouts_is_not_ended() -> None:
             except dist.DistStoreError:
                 timeouts += 1
         return timeouts
+
+    report = rankloom.torch.run(body, 2, parallel=True, stall=4)
+    report.raise_if_failed()
+    assert report.results[1] > 100
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel": True}])
+def test_a_rank_whose_calls_go_well_again_is_not_ended(options: dict[str, Any]) -> None:
+    def body(rank: int) -> int:
+        store = dist.distributed_c10d._get_default_store()
+        store.set("text", "no number")
+        failed = 0
+        for _ in range(150):
+            try:
+                store.add("text", 1)
+            except dist.DistStoreError:
+                failed += 1
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            store.set("alive", str(rank))
+            time.sleep(0.05)
+        return failed
+
+    report = rankloom.torch.run(body, 2, stall=1, **options)
+    report.raise_if_failed()
+    assert report.results == [150, 150]
+
+
+def test_a_rank_that_polls_a_queue_is_not_ended() -> None:
+    def body(rank: int) -> int:
+        store = dist.distributed_c10d._get_default_store()
+        empty = 0
+        if rank == 0:
+            time.sleep(3)
+            store.queue_push("queue", b"x")
+        while rank == 1:
+            try:
+                store.queue_pop("queue", block=False)
+                break
+            except dist.QueueEmptyError:
+                empty += 1
+                time.sleep(0.002)
+        return empty
 
     report = rankloom.torch.run(body, 2, parallel=True, stall=4)
     report.raise_if_failed()

@@ -2,10 +2,12 @@
 
 import ast
 import concurrent.futures
+import datetime
 import multiprocessing
 import os
 import pathlib
 import re
+import time
 import warnings
 from datetime import timedelta
 from typing import Any
@@ -679,6 +681,101 @@ def test_a_rank_may_make_its_default_group_again_at_one_port(gear: dict[str, Any
 
 
 @gears
+def test_a_rank_that_no_server_answered_meets_it_at_the_next_try(gear: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    def body(rank: int) -> float:
+        told = dist.FileStore(f"{tmp_path}/told", 2)
+        meet: dict[str, Any] = {"init_method": "tcp://127.0.0.1:29536", "rank": rank, "world_size": 2}
+        if rank == 1:
+            with pytest.raises(dist.DistNetworkError, match=r"Timeout: .*the master of the TCPStore at port 29536"):
+                dist.init_process_group("gloo", timeout=datetime.timedelta(milliseconds=50), **meet)
+            told.set("failed", "1")
+        told.wait(["failed"])
+        dist.init_process_group("gloo", **meet)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        return x.item()
+
+    assert results(body, 2, backend=None, **gear) == [11, 11]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_rank_that_no_server_answered_meets_it_whatever_comes_first(seed: int) -> None:
+    def body(rank: int) -> float:
+        meet: dict[str, Any] = {"init_method": "tcp://127.0.0.1:29537", "rank": rank, "world_size": 2}
+        if rank == 1:
+            try:
+                dist.init_process_group("gloo", timeout=timedelta(milliseconds=50), **meet)
+            except dist.DistNetworkError:
+                dist.init_process_group("gloo", **meet)
+        else:
+            dist.init_process_group("gloo", **meet)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        return x.item()
+
+    assert results(body, 2, backend=None, seed=seed) == [11, 11]
+
+
+def test_a_rank_comes_again_to_a_server_that_has_come_meanwhile() -> None:
+    def body(rank: int) -> float:
+        meet: dict[str, Any] = {"init_method": "tcp://127.0.0.1:29538", "rank": rank, "world_size": 2}
+        if rank == 1:
+            with pytest.raises(dist.DistNetworkError, match="Timeout: "):
+                dist.init_process_group("gloo", timeout=timedelta(milliseconds=50), **meet)
+        time.sleep(2 if rank == 1 else 1)
+        dist.init_process_group("gloo", **meet)
+        x = torch.tensor([10.0**rank])
+        dist.all_reduce(x)
+        dist.destroy_process_group()
+        return x.item()
+
+    assert results(body, 2, backend=None, parallel=True) == [11, 11]
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_rank_that_waited_too_long_at_a_file_comes_again(waits: int, tmp_path: pathlib.Path) -> None:
+    """Twice, since a file may serve one group after the other. While the other one stands in its own code, a wait has its timeout."""
+
+    def body(rank: int) -> list[float]:
+        meet: dict[str, Any] = {"init_method": f"file://{tmp_path}/meet", "rank": rank, "world_size": 2}
+        sums = []
+        for _ in range(2):
+            if rank == waits:
+                with pytest.raises(dist.DistStoreError, match="Timeout: "):
+                    dist.init_process_group("gloo", timeout=timedelta(milliseconds=100), **meet)
+            else:
+                time.sleep(1)
+            dist.init_process_group("gloo", **meet)
+            x = torch.tensor([10.0**rank])
+            dist.all_reduce(x)
+            dist.destroy_process_group()
+            sums.append(x.item())
+        return sums
+
+    assert results(body, 2, backend=None, parallel=True) == [[11, 11], [11, 11]]
+
+
+@gears
+def test_groups_of_several_sizes_meet_in_one_file(gear: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    """One after the other, and whoever comes first: a rank that is in the second only may be there before the first."""
+
+    def body(rank: int) -> list[float]:
+        sums = []
+        for size in (2, 3, 2):
+            if rank < size:
+                dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=rank, world_size=size)
+                x = torch.tensor([10.0**rank])
+                dist.all_reduce(x)
+                dist.destroy_process_group()
+                sums.append(x.item())
+        return sums
+
+    assert results(body, 3, backend=None, **gear) == [[11, 111, 11], [11, 111, 11], [111]]
+
+
+@gears
 def test_ranks_meet_in_one_file(gear: dict[str, Any], tmp_path: pathlib.Path) -> None:
     def body(rank: int, files: int) -> float:
         folder = tmp_path / str(rank % files)
@@ -695,6 +792,19 @@ def test_ranks_meet_in_one_file(gear: dict[str, Any], tmp_path: pathlib.Path) ->
     for rank in range(2):
         waits = rf'rank {rank} waits in store wait key "default_pg/0//cpu//rankloom/2 ranks in \.\.\.\S*/{rank}/meet"'
         assert re.search(waits, report.text), report.text
+
+
+@gears
+def test_a_file_is_one_by_all_of_its_paths(gear: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+
+    def body(rank: int) -> str:
+        store = dist.FileStore(str(tmp_path / ("link" if rank == 0 else "folder") / "met"), 2)
+        store.set(f"rank {rank}", f"from {rank}")
+        return store.get(f"rank {1 - rank}").decode()
+
+    assert results(body, 2, backend=None, **gear) == ["from 1", "from 0"]
 
 
 @gears

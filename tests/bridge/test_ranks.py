@@ -4,6 +4,7 @@ import builtins
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import threading
 import unittest
@@ -27,6 +28,46 @@ def test_environment_of_a_rank() -> None:
 
     rankloom.torch.run(body, 3).raise_if_failed()
     assert "RANK" not in os.environ
+
+
+OLD_NAMES = """
+import collections.abc, os
+for name in ("update", "pop", "popitem", "setdefault", "clear"):  # as Python 3.10 has them
+    function = getattr(collections.abc.MutableMapping, name)
+    function.__code__ = function.__code__.replace(co_filename="/usr/lib/python3.10/_collections_abc.py")
+import rankloom.torch
+from rankloom.torch import _ranks
+def body():
+    before = _ranks.environment_writes()
+    os.environ.update(A="1")
+    os.environ.pop("A")
+    os.environ.setdefault("A", "2")
+    os.environ["A"] = "3"
+    return _ranks.environment_writes() - before
+print(rankloom.torch.run(body, 1).results)
+"""
+
+
+def test_changes_of_the_environment_are_counted_in_every_python() -> None:
+    done = subprocess.run([sys.executable, "-c", OLD_NAMES], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[4]\n", done.stdout + done.stderr
+
+
+def test_a_thread_that_could_not_tell_that_it_has_ended_is_joined() -> None:
+    with _ranks.kept_threads() as make:
+        thread: Any = make("rank 0", threading.Event().wait, 0.1)
+        thread.start()
+        thread._worker.retired = True
+        worker = thread._worker
+        worker.join(60)
+        thread.ended.clear()
+        waits = threading.Thread(target=thread.join, daemon=True)
+        waits.start()
+        waits.join(10)
+        ended = not waits.is_alive()
+        thread.ended.set()
+        waits.join(10)
+    assert ended
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -330,11 +331,78 @@ def test_a_rank_ends_with_what_its_executors_have_to_do(options: list[str], tmp_
     assert done.returncode == 0 and done.stdout.count("pool saved") == 2, done.stdout + done.stderr
 
 
+def test_a_thread_that_never_ends_is_a_stall_after_ten_times_the_limit(tmp_path: pathlib.Path) -> None:
+    source = "import queue, threading\nthreading.Thread(target=queue.Queue().get, name='waits').start()\n"
+    done = launch_text(tmp_path, source, "--nproc-per-node=2", "--stall=0.3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    text = "Stall: no scheduling point for 3 s of real time, while the rank waits for the threads that its script has started: "
+    assert text in done.stderr, done.stderr
+    assert "rankloom: threads that ranks started go on: waits" in done.stderr, done.stderr
+
+
 def test_an_executor_of_a_module_serves_all_ranks(tmp_path: pathlib.Path) -> None:
     (tmp_path / "with_a_pool.py").write_text("import concurrent.futures\npool = concurrent.futures.ThreadPoolExecutor(1)\n")
     source = "import with_a_pool\nprint(with_a_pool.pool.submit(len, 'four').result())\n"
     done = launch_text(tmp_path, source, "--nproc-per-node=2", "--schedule=fifo")
     assert done.returncode == 0 and done.stdout.count("4") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("raises", ["raise ValueError('wrong')", ""])
+def test_workers_of_ranks_that_fail_do_not_keep_the_process(raises: str, tmp_path: pathlib.Path) -> None:
+    source = f"""
+import concurrent.futures, queue
+idle = concurrent.futures.ThreadPoolExecutor(1, "idle")
+idle.submit(int).result()
+pool = concurrent.futures.ThreadPoolExecutor(1, "busy")
+pool.submit(queue.Queue().get)
+{raises}
+"""
+    done = launch_text(tmp_path, source, "--nproc-per-node=2", "--stall=0.3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert ("ValueError: wrong" in done.stderr) == bool(raises)
+    assert "rankloom: threads that ranks started go on: busy_0, busy_0\n" in done.stderr, done.stderr
+
+
+def test_an_executor_that_nobody_holds_is_waited_for(tmp_path: pathlib.Path) -> None:
+    source = """
+import concurrent.futures, time
+def save():
+    time.sleep(1)
+    print("saved")
+concurrent.futures.ThreadPoolExecutor(1).submit(save)
+"""
+    done = launch_text(tmp_path, source, "--nproc-per-node=2")
+    assert done.returncode == 0 and lines(done.stdout) == ["saved"] * 2, done.stdout + done.stderr
+
+
+def test_what_threads_print_until_the_process_ends_is_there(tmp_path: pathlib.Path) -> None:
+    source = """
+import queue, sys, threading, time
+def last():
+    time.sleep(1)
+    print("the last word", file=sys.__stdout__)
+    queue.Queue().get()
+threading.Thread(target=last, name="waits").start()
+raise ValueError("wrong")
+"""
+    done = launch_text(tmp_path, source)
+    assert done.returncode == 1 and "threads that ranks started go on: waits" in done.stderr, done.stderr
+    assert "the last word" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("what", ["queue.Queue().get()", "threading.Thread(target=queue.Queue().get, name='waits').start()"])
+def test_an_interrupt_ends_a_launch_whatever_goes_on(what: str, tmp_path: pathlib.Path) -> None:
+    source = f"import queue, threading, time\nprint('begun', flush=True)\n{what}\nwhile True: time.sleep(0.01)\n"
+    (tmp_path / "script.py").write_text(source)
+    command = [sys.executable, "-m", "rankloom.torch", "script.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "[rank0]: begun\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in err, err
 
 
 def test_threads_of_ranks_that_fail_do_not_keep_the_process(tmp_path: pathlib.Path) -> None:
@@ -349,14 +417,38 @@ raise ValueError("wrong")
     assert re.search(r"rankloom: threads that ranks started go on: waits, waits\n", done.stderr), done.stderr
 
 
+LEAVES = """
+import os, queue, sys, threading, time, torch
+import torch.distributed as dist
+def later(code):
+    threading.Timer(0.5, os._exit, (code,)).start()
+SOURCE
+"""
+
+
 @pytest.mark.parametrize(
     "source",
-    ["try: os._exit(5)\nexcept BaseException: pass", "thread = threading.Thread(target=os._exit, args=(5,))\nthread.start()\nthread.join()"],
-    ids=["caught", "on a thread"],
+    [
+        "try: os._exit(5)\nexcept BaseException: pass",
+        "try: os._exit(5)\nexcept BaseException: pass\nraise ValueError",
+        "try: os._exit(5)\nexcept BaseException: sys.exit(3)",
+        "thread = threading.Thread(target=os._exit, args=(5,))\nthread.start()\nthread.join()",
+        "later(5)\nwhile True: time.sleep(0.01)",
+        "later(5)\nqueue.Queue().get()",
+        "dist.init_process_group('gloo')\nif dist.get_rank() == 0:\n    later(5)\n    dist.recv(torch.ones(1), 1)\ntime.sleep(1)",
+    ],
+    ids=["caught", "caught and raises", "caught and leaves", "on a thread", "spins", "blocks", "in a call"],
 )
 def test_an_exit_at_once_has_its_code_whatever_the_script_does(source: str, tmp_path: pathlib.Path) -> None:
-    done = launch_text(tmp_path, f"import os, threading\n{source}\n", "--nproc-per-node=2")
+    done = launch_text(tmp_path, LEAVES.replace("SOURCE", source), "--nproc-per-node=2", "--parallel", "--stall=5")
     assert done.returncode == 5, done.stdout + done.stderr
+    assert re.search(r"^ranks? \d(-\d)? failed: SystemExit: 5$", done.stderr, re.MULTILINE), done.stderr
+
+
+@pytest.mark.parametrize("source", ["try: os._exit(0)\nexcept BaseException: pass\nraise ValueError", "later(0)\nwhile True: time.sleep(0.01)"])
+def test_an_exit_at_once_may_be_one_without_an_error(source: str, tmp_path: pathlib.Path) -> None:
+    done = launch_text(tmp_path, LEAVES.replace("SOURCE", source), "--nproc-per-node=2", "--parallel", "--stall=20")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_exit_at_once_ends_the_callbacks_at_the_exit_too(tmp_path: pathlib.Path) -> None:
@@ -914,6 +1006,31 @@ print(x.item(), dist.get_rank())
 def test_a_thread_of_a_rank_has_its_groups(options: list[str], tmp_path: pathlib.Path) -> None:
     done = launch_text_here(tmp_path, THREADS, "--nproc-per-node", "2", *options)
     assert (done.returncode, lines(done.stdout)) == (0, ["2.0 0", "2.0 1"]), done.stderr
+
+
+STORES = """
+import datetime, threading, torch.distributed as dist
+dist.init_process_group("gloo")
+got = []
+store = dist.TCPStore("localhost", 29777, is_master=True, wait_for_workers=False) if dist.get_rank() == 0 else None
+if store:
+    store.set("key", "of rank 0")
+dist.barrier()
+def asks():
+    timeout = datetime.timedelta(seconds=5)
+    got.append(dist.TCPStore("localhost", 29777, wait_for_workers=False, timeout=timeout).get("key").decode())
+thread = threading.Thread(target=asks)
+thread.start()
+thread.join()
+print(got)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--seed", "7"], ["--parallel"]])
+def test_a_thread_of_a_rank_has_its_stores(options: list[str], tmp_path: pathlib.Path) -> None:
+    done = launch_text_here(tmp_path, STORES, "--nproc-per-node", "2", *options)
+    assert (done.returncode, lines(done.stdout)) == (0, ["['of rank 0']"] * 2), done.stderr
 
 
 def test_a_script_that_is_no_python(tmp_path: pathlib.Path) -> None:

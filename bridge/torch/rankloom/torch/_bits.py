@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-WANTED = "tensors, arrays, numbers, strings, dataclasses, and lists, tuples, sets and dicts of them"
+WANTED = "tensors, arrays, numbers, strings, dataclasses, modules, and lists, tuples, sets and dicts of them"
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -30,7 +30,7 @@ _COMPRESSED = {
 }
 
 # Types, and none derived of them, whose repr() has all of a value.
-_TOLD = {
+TOLD = {
     bool, complex, type(None), type(Ellipsis), type(NotImplemented), range, decimal.Decimal, fractions.Fraction, uuid.UUID,
     datetime.date, datetime.timedelta, datetime.timezone, pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath,
     pathlib.PureWindowsPath, zoneinfo.ZoneInfo, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
@@ -127,10 +127,10 @@ class _Encoder:
 
     def _plain(self, value: Any) -> bool:
         kind = type(value)
-        if kind in _TOLD:
+        if kind in TOLD:
             return self._bytes(repr(value).encode())
         if isinstance(value, enum.Enum):
-            return self._all([value.value])
+            return self._all([value._value_] if value._name_ is None else [value._name_])  # sums of flags may have none
         if isinstance(value, float):
             return self._bytes(float.hex(value).encode())
         if isinstance(value, int):
@@ -211,7 +211,7 @@ class _Encoder:
             owner = getattr(value, "__self__", None)  # of a list's append(), the list
             self._all([getattr(value, "__module__", ""), getattr(value, "__qualname__", value.__name__)])
             return owner is None or isinstance(owner, (type, types.ModuleType))
-        return kind is object
+        return False
 
     def _module(self, value: torch.nn.Module) -> bool:
         named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]

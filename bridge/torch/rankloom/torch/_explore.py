@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import hashlib
 import threading
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ _KINDS = {
     "runs": _WHOLE, "first_seed": _WHOLE, "min_ranks": _WHOLE, "shrink_runs": _WHOLE, "max_steps": _WHOLE,
     "seconds": "seconds, or None for no limit", "strategies": "a list of names",
 }  # fmt: skip
+_FEW = 20  # objects that ranks share
 STRATEGIES = ("exhaustive", "pct", "starve", "late_completion", "random")
 
 
@@ -102,12 +104,12 @@ class _Explored:
         self.exceptions: list[BaseException | None] = []
         self._compare = compare
         self._shared = _shared.Variables(roots, swap_random=swap_random)
-        self._unseen: list[str] = []
+        self._changed: list[str] = []  # variables of Python's
         self._size = 0  # of the first run
         self._runs = 0
         self.hung: Report | None = None
 
-    def run(self, job: _ext.Job) -> tuple[list[str], list[str]]:
+    def run(self, job: _ext.Job) -> None:
         ranks = self._ranks
         ranks.on_result = self._returned if self._compare else None
         notes = ranks.run(job)
@@ -124,12 +126,15 @@ class _Explored:
             self.hung.text += "".join(f"\nnote: {note}" for note in notes)
             raise _HungError
         self._runs += 1
-        if self._runs <= 2:
-            # The first two runs are alike: what they change the others do.
-            changed = self._shared.changed()
-            if changed:
-                self._unseen = [f"variables of Python that ranks share and change: {', '.join(changed)}"]
-        return [], self._unseen
+        # The first two runs are in default order. Changes by others alone are seen at the end, or sooner where a look costs little.
+        if self._runs <= 2 or (not self._changed and self._shared.objects <= _FEW):
+            self._changed = self._shared.changed()
+
+    def unseen(self) -> list[str]:
+        """After the last run: what no search over schedules can vouch for."""
+        if not self._changed:
+            self._changed = self._shared.changed()
+        return [f"variables of Python that ranks share and change: {', '.join(self._changed)}"] if self._changed else []
 
     def end(self, kept: bool) -> None:
         if kept:  # others may be made after it, to compare with
@@ -226,6 +231,8 @@ def explore(
             if _on_kept is not None:
                 _on_kept()
             return _hung(explored.hung, threads.runs, number)
+        finally:
+            _texts.clear()
     text: str = found["text"]
     failure = None
     told = found["failure"]
@@ -280,16 +287,17 @@ def observe(name: str, value: Any) -> None:
         raise TypeError(str(unknown)) from None
 
 
-_texts: dict[bytes, str] = {}  # of values that were noted: most runs note the same ones
+_texts: dict[bytes, str] = {}  # by digests of values that a search has noted: most runs note the same ones
 
 
 def _note(name: str, value: Any, unknown: Callable[[type], None]) -> None:
     bits = _bits.bits_of(value, unknown, _ext.tensor_bytes)
-    text = _texts.get(bits)
+    digest = hashlib.blake2b(bits).digest()
+    text = _texts.get(digest)
     if text is None:
         if len(_texts) >= 10_000:
             _texts.clear()
-        text = _texts[bits] = _bits.text_of(value)
+        text = _texts[digest] = _bits.text_of(value)
     _ext.observe(name, text, bits)
 
 

@@ -27,7 +27,10 @@ _originals: dict[str, Any] = {name: getattr(_Future, name) for name in ("wait", 
 _calls: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()  # future -> the works that it comes of
 # Future of collect_all() -> the works of each future that it collects, which it gives as objects of Python's of its own.
 _parts: weakref.WeakKeyDictionary[Any, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
-_chained: weakref.WeakSet[Any] = weakref.WeakSet()  # futures to which something was chained before they were complete
+# Of what get_future() gave, whose each call makes an object of Python's for the same future: the work.
+_given_by: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# Futures to which something was chained before they were complete; works, of whose futures that is so.
+_chained: weakref.WeakSet[Any] = weakref.WeakSet()
 _collect: Callable[[list[Any]], Any] = torch._C._collect_all
 
 
@@ -48,6 +51,7 @@ def _of_call(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
             future = get(work)
         if _ext.scheduled() or isinstance(work, _ext.Work):
             _calls[future] = (work,)
+            _given_by[future] = work
         return future
 
     return get_future
@@ -66,7 +70,7 @@ def _noted(self: Any, callback: Any) -> Any:
     if not _ext.scheduled():
         return callback
     if not _originals["done"](self):
-        _chained.add(self)
+        _chained.add(_given_by.get(self, self))
         return callback
     if torch._C._current_graph_task_id() == -1:
         return callback
@@ -141,7 +145,7 @@ def _wait(self: Any) -> Any:
     for work in works:
         _ext.let_pass(work)
     if _ext.scheduled():
-        if self in _chained and not _originals["done"](self):
+        if _given_by.get(self, self) in _chained and not _originals["done"](self):
             _ext.uncovered("wait() of a future to which more is chained: under a schedule that has run when wait() returns")
         settle(self)
     elif not _originals["done"](self):

@@ -26,15 +26,16 @@ _DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 def _make(name: str, options: Any) -> Any:
-    backend = _ext.make_backend(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        name,
-        options.group_id,
-        list(options.global_ranks_in_group),
-    )
+    with contextlib.nullcontext() if options.global_ranks_in_group else _stores.default_group():
+        backend = _ext.make_backend(
+            options.store,
+            options.group_rank,
+            options.group_size,
+            options.timeout,
+            name,
+            options.group_id,
+            list(options.global_ranks_in_group),
+        )
     current = _ext.current()
     if current is not None:
         _ranks.keep_world(*current)

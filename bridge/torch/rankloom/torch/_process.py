@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import types
 import weakref
@@ -34,6 +35,12 @@ _LOOK = 0.25  # seconds
 _mu = threading.Lock()
 _local = threading.local()
 _processes: dict[tuple[int, int], Process] = {}
+
+
+class _LeftError(SystemExit):
+    """Raised in the thread of a rank of which another one has called os._exit()."""
+
+    at_once = True
 
 
 class Process:
@@ -51,44 +58,31 @@ class Process:
         self.left_with: int | None = None  # by os._exit(), also where the script goes on all the same, or a thread of its did
         self.threads: list[threading.Thread] = []  # started by the script
         self.executors: list[weakref.ref[concurrent.futures.Executor]] = []  # made by the script
+        self.workers: list[threading.Thread] = []  # of those, also of such as nobody holds any more
+        self._job: _ext.Job | None = None
+        self._thread: Any = None  # while the script runs
+        self.key = (-1, -1)  # job and rank
 
     def run(self, code: types.CodeType, environment: dict[str, str | None]) -> int:
         """Runs the script, and returns when it left with exit code 0. Other codes, and what it raises, are raised."""
         current = _ext.current()
         assert current is not None
-        key = (current[0].id, current[1])
+        self._job, self.key = current[0], (current[0].id, current[1])
         own = _ranks.environment()
         assert own is not None
         own.whole = True
         own.update(environment)
-        _local.process = _processes[key] = self
+        _local.process = _processes[self.key] = self
         # Threads are daemons if their maker is one, which a script's main thread is not.
         thread: Any = threading.current_thread()
         daemon, thread._daemonic = thread._daemonic, False
         try:
             try:
-                try:
-                    with _devices.on_thread():
-                        exec(code, self.main.__dict__)
-                except SystemExit as left:
-                    if not getattr(left, "at_once", False):
-                        self._join(key)
-                    if left.code not in (None, 0):
-                        raise
-                else:
-                    self._join(key)
-            finally:
-                while self.exits:
-                    function, args, kwargs = self.exits.pop()
-                    try:
-                        function(*args, **kwargs)
-                    except (_ranks.RankEndedError, _ranks.RankCrashedError):
-                        raise
-                    except BaseException as error:  # as Python does, which goes on after sys.exit(), too
-                        if getattr(error, "at_once", False):  # os._exit()
-                            raise
-                        print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
-                        traceback.print_exc()
+                with self._interruptible(), _devices.on_thread():
+                    self._run(code)
+            except BaseException:
+                if self.left_with is None:
+                    raise
             if self.left_with:
                 raise SystemExit(self.left_with)
             return 0
@@ -98,26 +92,73 @@ class Process:
                     self.stream(name).flush()
             self.output.end(self.rank)
             _local.process = None
-            _processes.pop(key, None)
+            _processes.pop(self.key, None)
             thread._daemonic = daemon
 
-    def _join(self, key: tuple[int, int]) -> None:
+    def _run(self, code: types.CodeType) -> None:
+        try:
+            try:
+                exec(code, self.main.__dict__)
+            except SystemExit as left:
+                if not getattr(left, "at_once", False):
+                    self._join()
+                if left.code not in (None, 0):
+                    raise
+            else:
+                self._join()
+        finally:
+            while self.exits:
+                function, args, kwargs = self.exits.pop()
+                try:
+                    function(*args, **kwargs)
+                except (_ranks.RankEndedError, _ranks.RankCrashedError):
+                    raise
+                except BaseException as error:  # as Python does, which goes on after sys.exit(), too
+                    if getattr(error, "at_once", False):  # os._exit()
+                        raise
+                    print(f"Exception ignored in atexit callback: {function!r}", file=sys.stderr)
+                    traceback.print_exc()
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """The script runs within, and another thread of the rank's may end it."""
+        self._thread = threading.current_thread()
+        try:
+            yield
+        finally:
+            with _mu:
+                self._thread = None
+
+    def leave(self, status: int) -> None:
+        """By os._exit(), on any thread of the rank's: the script goes no further."""
+        with _mu:
+            if self.left_with is not None:
+                return
+            self.exits.clear()
+            self.left_with = status
+            elsewhere = self._thread not in (None, threading.current_thread())
+            if elsewhere:
+                self._thread.interrupt(_LeftError)
+        # Calls of torch.distributed that the rank is in, as well as the other ranks', end by this.
+        if elsewhere and status and self._job is not None:
+            self._job.fail(self.key[1], f"SystemExit: {status}")
+
+    def _join(self) -> None:
         """Waits for the script's threads, but for daemons: Python does at a process's end, and tells executors to end before that."""
-        _ranks.joining.add(key)
+        _ranks.joining.add(self.key)
         try:
             for executor in [found for made in self.executors if (found := made()) is not None]:
-                workers = [*getattr(executor, "_threads", ()), getattr(executor, "_executor_manager_thread", None)]
-                with _mu:
-                    self.threads += [worker for worker in workers if worker is not None]
                 with contextlib.suppress(Exception):  # of a subclass
                     executor.shutdown(wait=False)
+            with _mu:
+                self.threads += self.workers
             while self.threads:
                 with _mu:
                     thread = self.threads.pop()
-                while thread.is_alive() and not thread.daemon:
-                    thread.join(_LOOK)  # a rank can be ended between two of these
+                while not thread.daemon and not _over(thread).wait(_LOOK):
+                    pass  # a rank can be ended between two of these
         finally:
-            _ranks.joining.discard(key)
+            _ranks.joining.discard(self.key)
 
     def stream(self, name: str) -> Any:
         return self.bound.get(name) or self.output.streams[name]
@@ -464,9 +505,8 @@ def _getsignal(original: Any) -> Callable[..., Any]:
 
 
 def _os_exit(own: Process, status: int) -> None:
-    own.exits.clear()
-    own.left_with = status
-    left = SystemExit(status)
+    own.leave(status)
+    left = SystemExit(status)  # itself, of which threads make no words
     left.at_once = True  # type: ignore[attr-defined]
     raise left
 
@@ -475,32 +515,72 @@ def _start(original: Any) -> Any:
     def start(self: threading.Thread) -> None:
         own = process()
         if own is not None:
-            run, environment, world = self.run, _ranks.environment(), _ranks.world_of_thread()
+            run, environment, world, over = self.run, _ranks.environment(), _ranks.world_of_thread(), threading.Event()
 
             def run_of_rank() -> None:
-                _local.process = own
-                _ranks.inherit(environment, world)
-                with _devices.on_thread():
-                    run()
+                try:
+                    _local.process = own
+                    _ranks.inherit(own.key, environment, world)
+                    with _devices.on_thread():
+                        run()
+                finally:
+                    over.set()
 
+            self._over = over  # type: ignore[attr-defined]
             self.run = run_of_rank  # type: ignore[method-assign]
+        executor = _executor_of(self)
         original(self)
-        # Workers of an executor end with that, and the process waits for all: another rank may use it as well.
-        if own is not None and not _is_worker(self):
-            with _mu:
-                started[:] = [*filter(threading.Thread.is_alive, started), self]
-                own.threads = [*filter(threading.Thread.is_alive, own.threads), self]
+        if own is None:
+            return
+        with _mu:
+            started[:] = [*filter(_goes_on, started), self]
+            # Workers end with their executor, which another rank may use as well, or have made.
+            if executor is None:
+                own.threads = [*filter(_goes_on, own.threads), self]
+            elif maker := getattr(executor(), "_made_by_rank", lambda: None)():
+                maker.workers = [*filter(_goes_on, maker.workers), self]
 
     return start
 
 
-started: list[threading.Thread] = []  # by ranks of the last launch
+started: list[threading.Thread] = []  # by ranks of the launch
 
 
-def _is_worker(thread: Any) -> bool:
-    """Of an executor."""
-    target = getattr(thread, "_target", None)
-    return target is concurrent.futures.thread._worker or isinstance(thread, concurrent.futures.process._ExecutorManagerThread)
+def _over(thread: Any) -> threading.Event:
+    """Set when a thread that a rank has started is over: a join() that is interrupted takes a thread for ended (CPython before 3.13)."""
+    return thread._over  # type: ignore[no-any-return]
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    return not _over(thread).is_set()
+
+
+def _executor_of(thread: Any) -> Any:
+    """A weak reference to the executor that this is a worker of; None: it is no worker."""
+    if isinstance(thread, concurrent.futures.process._ExecutorManagerThread):
+        return thread.executor_reference
+    return thread._args[0] if getattr(thread, "_target", None) is concurrent.futures.thread._worker else None
+
+
+def go_on(seconds: float) -> list[str]:
+    """The names of the threads that ranks have started, and that still keep the process from its end when so long has passed."""
+    until = time.monotonic() + seconds
+    kept = started
+    while (kept := [*filter(_keeps_process, kept)]) and time.monotonic() < until:
+        _over(kept[0]).wait(min(max(until - time.monotonic(), 0), _LOOK))
+    return sorted(thread.name for thread in kept)
+
+
+def _keeps_process(thread: Any) -> bool:
+    """Python waits at its end for all but daemons, and for workers, which end at once where they have nothing to do."""
+    if not _goes_on(thread):
+        return False
+    if isinstance(thread, concurrent.futures.process._ExecutorManagerThread):
+        return bool(thread.pending_work_items)
+    if thread in concurrent.futures.thread._threads_queues:
+        frame = sys._current_frames().get(thread.ident or 0)
+        return frame is None or frame.f_code is not concurrent.futures.thread._worker.__code__
+    return not thread.daemon
 
 
 def _executor(original: Any) -> Any:
@@ -510,6 +590,7 @@ def _executor(original: Any) -> Any:
         # A library that a rank happens to use first makes its own for the process.
         if own is not None and sys._getframe(1).f_globals is own.main.__dict__:
             own.executors.append(weakref.ref(self))
+            self._made_by_rank = weakref.ref(own)
 
     return init
 
@@ -582,6 +663,7 @@ def _set_device(own: Process, *args: Any, **kwargs: Any) -> None:
 def scripts(tolerate_set_device: bool = False) -> Iterator[None]:
     """While open, ranks that are in Process.run() have what a process has one of. Of the main thread, not reentrant."""
     restore: list[tuple[Any, str, Any]] = []
+    started.clear()
 
     def replace(owner: Any, name: str, value: Any) -> None:
         restore.append((owner, name, owner.__dict__[name]))

@@ -21,7 +21,7 @@ import traceback
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -82,8 +82,11 @@ _writes = 0
 
 
 def environment_writes() -> int:
-    """How many changes ranks' own code has made to the process's variables so far. Libraries have variables of their own."""
+    """How many changes ranks' own code has made to the process's variables so far. Python and torch have variables of their own."""
     return _writes
+
+
+_OF_PYTHON = {os.__file__, "<frozen os>", MutableMapping.update.__code__.co_filename}  # where setdefault(), update() and the like stand
 
 
 def _note_write() -> None:
@@ -91,8 +94,8 @@ def _note_write() -> None:
     if not isinstance(threading.current_thread(), RankThread):
         return
     frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in (os.__file__, "<frozen os>", "<frozen _collections_abc>"):
-        frame = frame.f_back  # setdefault(), update()
+    while frame is not None and frame.f_code.co_filename in _OF_PYTHON:
+        frame = frame.f_back
     if frame is not None and not _is_library(frame.f_code.co_filename):
         _writes += 1
 
@@ -167,9 +170,10 @@ def restore_exported() -> None:
             os.unsetenv(key)
 
 
-def inherit(environment: Environment | None, world: Any) -> None:
-    """The calling thread, which a rank started, has the rank's environment and its process groups."""
+def inherit(rank: tuple[int, int], environment: Environment | None, world: Any) -> None:
+    """The calling thread, which this rank of a job started, has the rank's environment, its stores and its process groups."""
     _local.environment = environment
+    _stores.act_for(rank)
     if world is not None:
         multi_threaded_pg.ThreadLocalWorld._world.world = world
 
@@ -296,6 +300,10 @@ class _Worker(RankThread):
         self._given.acquire()
         self.start()
 
+    def interrupt(self, error: type[BaseException]) -> None:
+        self.retired = True  # the exception may come when the rank has ended
+        super().interrupt(error)
+
     def give(self, rank: KeptThread | None) -> None:
         """None: it ends."""
         self.rank = rank
@@ -368,11 +376,14 @@ class KeptThread(RankThread):
         return self._worker is not None and self._worker.is_alive() and not self.ended.is_set()
 
     def join(self, timeout: float | None = None) -> None:
-        self.ended.wait(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        # In turns: a thread that an exception ended between two of a run's last steps has told nobody.
+        while not self.has_ended(_LOOK if until is None else min(max(until - time.monotonic(), 0), _LOOK)):
+            if until is not None and time.monotonic() >= until:
+                return
 
     def interrupt(self, error: type[BaseException]) -> None:
         if self._worker is not None:
-            self._worker.retired = True  # the exception may come when the rank has ended
             self._worker.interrupt(error)
 
 
@@ -387,7 +398,7 @@ def kept_threads() -> Iterator[Callable[..., RankThread]]:
         for worker in idle:
             worker.give(None)
         for worker in workers:
-            if worker.rank is None or worker.rank.ended.is_set():
+            if worker.rank is None or worker.rank.has_ended():
                 worker.join()
 
 
@@ -417,7 +428,7 @@ def _rank_ended(why: str) -> type[RankEndedError]:
 _GRACE = 3.0  # a rank's, to come back from its own code when the run has failed
 _RETRIES = 10.0  # the same, of a rank that goes on calling, though each call fails
 _RETRIED = 20  # points that such a rank comes to in that time, at least
-_CAUGHT = 100  # errors without a call that goes well
+_CAUGHT = 100  # errors of a rank, at least, none of whose calls goes well for the time that it may stand
 _LAST_GRACE = 2.0  # from an exception that is raised in its code
 _LOOK = 0.25
 _IMPORTS = 10  # times as long may a rank stand in an import, which waits for disks, or wait for its script's threads
@@ -473,7 +484,7 @@ class _Watch:
         self._threads = threads
         self._stall = stall
         self._steps: dict[int, tuple[int, float]] = {}  # rank -> its points, and since when there were no more
-        self._tries: dict[int, tuple[float, int, int]] = {}  # rank -> since when, its points and errors by then
+        self._tries: dict[int, tuple[int, int, float]] = {}  # rank -> its calls that went well; those that failed, and the time, by then
         self._aborted_at: float | None = None
         self._at_abort: dict[int, int] = {}  # rank -> its points when it was first seen to run after that
         self._ended: dict[int, tuple[type[RankEndedError], float]] = {}  # rank -> what is raised there, since when
@@ -515,22 +526,21 @@ class _Watch:
             elif self._stall is not None and now - since >= self._stall:
                 self._stalled(rank, self._stall, now - since, now)
             elif self._stall is not None:
-                self._look_at_errors(rank, steps, self._stall, now)
+                self._look_at_errors(rank, self._stall, now)
         if self._leave_all_at is not None and now >= self._leave_all_at:
             # Under a schedule they wait for their turn, which the rank before them does not give up.
             for rank, thread in enumerate(self._threads):
                 if not thread.has_ended():
                     self._leave(rank)
 
-    def _look_at_errors(self, rank: int, steps: int, stall: float, now: float) -> None:
+    def _look_at_errors(self, rank: int, stall: float, now: float) -> None:
         """A rank that catches the error of each call, and calls again, stands still as well."""
-        errors = self._job.errors(rank)
-        since, points, before = self._tries.setdefault(rank, (now, steps, errors))
-        if now - since < stall:
-            return
-        self._tries[rank] = (now, steps, errors)
-        caught = errors - before
-        if caught >= _CAUGHT and steps - points <= 3 * caught:
+        failed, good = self._job.calls(rank)
+        if self._tries.get(rank, (-1,))[0] != good:
+            self._tries[rank] = (good, failed, now)
+        _, before, since = self._tries[rank]
+        caught = failed - before
+        if caught >= _CAUGHT and now - since >= stall:
             text = f"Stall: all calls have failed for {stall:g} s of real time: the program has caught {caught} errors, and goes on"
             self._job.fail(rank, f"{text}\n{self._where(rank)}")
 
@@ -606,6 +616,7 @@ def _leave(thread: RankThread) -> str:
 
 
 def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException) -> None:
+    """threads: by rank, as far as they were begun."""
     why = f"{type(error).__name__} in the main thread"
     job.abort(why)
     # A thread without an identity was interrupted within start(): on a busy machine it may get one yet.
@@ -624,6 +635,8 @@ def _give_up(job: _ext.Job, threads: Sequence[RankThread], error: BaseException)
         for thread in alive:
             thread.interrupt(ended)
         alive = [t for t in alive if not t.has_ended(_LOOK)]
+    for thread in alive:
+        job.give_up(threads.index(thread))
     names = "\n".join(map(_leave, alive))
     text = f"rankloom: {why}, and these ranks were in their own code:\n{stacks}\n{names}".rstrip()
     if hasattr(error, "add_note"):

@@ -9,6 +9,7 @@ import collections
 import concurrent.futures
 import contextlib
 import ctypes
+import datetime
 import decimal
 import enum
 import functools
@@ -23,17 +24,24 @@ import types
 import warnings
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.weak import TensorWeakRef
 
-from rankloom.torch import _ranks
+from rankloom.torch import _bits, _ext, _ranks
 
 _MOST = 100_000  # objects looked at
 _PLAIN_FOR_ONE = 10  # numbers and the like count as one object
-_DEEP = 30
+_LONG = 1000  # characters of a text of which its hash is kept; items of a tuple that are not looked at one by one
+_SMALL = 1 << 20  # bytes of an array that are kept
+_NESTED = 30  # iterators within each other
+
+
+_Known = tuple[Any, int]  # an object that was looked at, weakly where Python can do that, and its number
+_numbers = itertools.count()
 
 
 class Variables:
@@ -45,25 +53,20 @@ class Variables:
     def __init__(self, roots: Iterable[Any], *, swap_random: bool) -> None:
         self._roots = list(roots)
         self._swap_random = swap_random  # the states of random and numpy.random are each rank's own
-        self._before = self._marks()
-        self._changed: list[str] = []
+        self._changed: set[str] = set()
+        self._last = _Look(self._roots, swap_random, {})
 
     def changed(self) -> list[str]:
-        """The names of those that are not what they were."""
-        now = self._marks()
-        names = {name for name in {**self._before, **now} if self._before.get(name) != now.get(name)}
-        self._changed = sorted({*self._changed, *names})
-        self._before = now
-        return self._changed
+        """The names of those that have not stayed what they were from call to call."""
+        look = _Look(self._roots, self._swap_random, self._last.objects)
+        self._changed |= look.differs_from(self._last)
+        self._last = look
+        return sorted(self._changed)
 
-    def _marks(self) -> dict[str, Any]:
-        left: list[Any] = [_PLAIN_FOR_ONE * _MOST, {}]
-        marks: dict[str, Any] = {}
-        for name, value in _named(self._roots):  # two functions may each have a variable of that name
-            marks.setdefault(name, []).append(_mark(value, _DEEP, left))
-        if left[0] <= 0:  # not told apart from before: the rest may be anything
-            marks[f"some of more than {_MOST:,} objects, which are not all looked at"] = object()
-        return {**marks, **_of_process(self._swap_random)}
+    @property
+    def objects(self) -> int:
+        """How many there are, which says what a call takes."""
+        return len(self._last.objects)
 
 
 def _of_process(swap_random: bool) -> dict[str, Any]:
@@ -77,7 +80,8 @@ def _of_process(swap_random: bool) -> dict[str, Any]:
         marks["the state of random (want swap_random=True)"] = random.getstate()
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            marks["the state of numpy.random (want swap_random=True)"] = repr(numpy.random.get_state())
+            name, keys, *state = numpy.random.get_state()
+            marks["the state of numpy.random (want swap_random=True)"] = (name, keys.tobytes(), *state)
     return marks
 
 
@@ -127,6 +131,13 @@ def _named(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             waiting.append((f"{type(at).__name__} (self)", at))
 
 
+class _Which:
+    """An object of which it only matters which one it is."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 # Types of libraries whose attributes are what they hold.
 _HELD = (
     argparse.Namespace, BaseException, concurrent.futures.Future, threading.Condition, threading.Event, threading.Semaphore,
@@ -144,24 +155,38 @@ def _code_within(root: Any, seen: dict[int, Any]) -> Iterator[Any]:
     waiting = [root]
     while waiting and len(seen) < _MOST:
         value = waiting.pop()
-        try:
-            if isinstance(value, _PLAIN) or id(value) in seen:
-                continue
-        except ReferenceError:  # of a proxy whose object has gone
+        if issubclass(type(value), (*_PLAIN, _Which, *weakref.ProxyTypes)) or id(value) in seen:
             continue
         seen[id(value)] = value
-        if isinstance(value, _CODE):
+        if issubclass(type(value), _CODE):
             yield value
             continue
-        if isinstance(value, torch.nn.Module):
-            waiting += value._modules.values()
-        elif isinstance(value, (list, tuple, set, frozenset, collections.deque, collections.UserList)):
-            waiting += itertools.islice(value, _MOST)
-        elif isinstance(value, (dict, collections.UserDict)):
-            waiting += itertools.islice(value.values(), _MOST)
-        if _module_of(value) != "numpy" and any(map(_of_caller, type(value).__mro__)):
-            yield type(value)
-            waiting += _members(value).values()
+        with contextlib.suppress(Exception):  # of a container that was never filled
+            waiting += itertools.islice(_held_by(value), _MOST)
+            if _module_of(value) != "numpy" and any(map(_of_caller, type(value).__mro__)):
+                yield type(value)
+                waiting += _members(value).values()
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """The items of a container or a module, without a step of the program's own code: it may be of a class of that one's."""
+    kind = type(value)
+    if issubclass(kind, (collections.UserList, collections.UserDict, collections.ChainMap)):
+        value = _members(value).get("maps" if issubclass(kind, collections.ChainMap) else "data")
+    elif issubclass(kind, torch.nn.Module):
+        value = _members(value).get("_modules")
+    return dict.values(value) if isinstance(value, dict) else _items(value)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    for kind in (list, tuple, collections.deque, set, frozenset):
+        if issubclass(type(value), kind):
+            return kind.__iter__(value)
+    return ()
+
+
+def _pairs(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return collections.OrderedDict.items(value) if isinstance(value, collections.OrderedDict) else dict.items(value)
 
 
 def _function_of(member: Any) -> Any:
@@ -193,7 +218,7 @@ def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             continue
     names = list(_names(function.__code__))
     if "globals" in names:
-        plain = {name: value if isinstance(value, _PLAIN) else id(value) for name, value in function.__globals__.items()}
+        plain = {name: value if issubclass(type(value), _PLAIN) else _Which(value) for name, value in function.__globals__.items()}
         yield f"globals() of {function.__module__}", _Members(plain)
     for name in names:
         if name not in function.__globals__:
@@ -249,81 +274,212 @@ def _is_state(member: Any) -> bool:
     return not callable(member) and not isinstance(member, descriptors)
 
 
-def _mark(value: Any, depth: int, left: list[Any]) -> Any:
-    """Something that differs if the value does, or what it holds. Of objects that are nobody's of the caller's: which one it is."""
-    if isinstance(value, _PLAIN_VALUES):
-        left[0] -= 1
-    else:
-        seen = left[1]
-        if id(value) in seen:  # as when it was met first
-            return seen[id(value)][0]
-        left[0] -= _PLAIN_FOR_ONE
-        seen[id(value)] = (len(seen), value)  # kept, since the number of an object that is gone is that of another one soon
-    try:
-        return _mark_of(value, depth, left)
-    except Exception:  # a number that is too long for a text, a view that was released
-        return id(value)
+class _Look:
+    """The values of variables at a time, and of the objects that are found by them, each once.
+
+    An object has a number, the same in one look after the other as long as it lives. Its state is told by what is plain, and by the
+    numbers of the objects that it holds.
+    """
+
+    def __init__(self, roots: list[Any], swap_random: bool, known: dict[int, _Known]) -> None:
+        """known: objects of the last look."""
+        self.objects: dict[int, _Known] = {}  # by id()
+        self._known = known
+        self._held: list[Any] = []  # those objects: the id() of one that is gone is that of another one soon
+        self._states: dict[int, tuple[str, Any]] = {}  # by number: by which variable the object was found, and its state
+        self._waiting: collections.deque[tuple[str, int, Any]] = collections.deque()  # objects that have no state yet
+        self._left = _PLAIN_FOR_ONE * _MOST
+        self._name = ""  # of the variable that is looked at
+        self._marks: dict[str, Any] = {}  # by variable
+        for self._name, value in _named(roots):  # two functions may each have a variable of that name
+            self._marks.setdefault(self._name, []).append(self._mark(value))
+        while self._waiting and self._left > 0:
+            self._name, number, value = self._waiting.popleft()
+            self._states[number] = (self._name, self._state(value))
+        if self._left <= 0:  # not told apart from before: the rest may be anything
+            self._marks[f"some of more than {_MOST:,} objects, which are not all looked at"] = object()
+        self._marks |= _of_process(swap_random)
+        self._held, self._known = [], {}
+
+    def differs_from(self, last: _Look) -> set[str]:
+        """The names of variables of which that is so."""
+        names = {name for name in {**last._marks, **self._marks} if last._marks.get(name) != self._marks.get(name)}
+        both = ((name, state, last._states[number][1]) for number, (name, state) in self._states.items() if number in last._states)
+        return names | {name for name, state, before in both if state != before}
+
+    def _mark(self, value: Any) -> Any:
+        """Something that differs if the value does: of an object its number. Its state comes later."""
+        kind = type(value)
+        if kind is int:
+            self._left -= 1
+            return value
+        if kind is _Members:
+            return [(self._mark(key), self._mark(item)) for key, item in value.items()]
+        if kind is _Which:
+            return (self._number(value.value),)
+        if issubclass(kind, _PLAIN_VALUES):
+            self._left -= 1
+            return _plain(value)
+        if id(kind) in _TOLD:
+            with contextlib.suppress(Exception):  # a number in it is too long for a text, its time zone is the program's own
+                self._left -= 1
+                return (kind.__name__, repr(value))
+        number = self._number(value)
+        if number not in self._states:
+            self._left -= _PLAIN_FOR_ONE
+            self._states[number] = (self._name, None)
+            self._waiting.append((self._name, number, value))
+        return (number,)
+
+    def _number(self, value: Any) -> int:
+        here = self.objects.get(id(value))
+        if here is None:
+            here = self._known.get(id(value))
+            if here is None or (here[0][0] if isinstance(here[0], tuple) else here[0]()) is not value:
+                here = (_reference(value), next(_numbers))
+            self.objects[id(value)] = here
+            self._held.append(value)
+        return here[1]
+
+    def _state(self, value: Any) -> Any:
+        """None: nothing of it is known but which object it is."""
+        try:
+            state = self._content(value)
+            if issubclass(type(value), (torch.nn.Module, types.SimpleNamespace)) or _of_caller(type(value)):
+                return (state, self._mark(_members(value)))
+            return state
+        except Exception:  # a view that was released, the program's own code
+            return None
+
+    def _content(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._of_tensor(value)
+        if isinstance(value, (list, tuple, collections.deque)):
+            return self._all(_items(value))
+        if isinstance(value, (collections.UserDict, collections.UserList, collections.UserString)):
+            return self._mark(_members(value).get("data"))
+        if isinstance(value, collections.ChainMap):
+            return self._mark(_members(value).get("maps"))
+        if isinstance(value, dict):
+            return [(self._mark(key), self._mark(item)) for key, item in itertools.islice(_pairs(value), self._left)]
+        if isinstance(value, (set, frozenset)):
+            return sorted(map(repr, self._all(_items(value))))
+        if isinstance(value, (bytearray, array.array, memoryview)):
+            return bytes(value)
+        if isinstance(value, io.IOBase):
+            return _of_file(value)
+        if isinstance(value, itertools.count):
+            return repr(value)
+        if isinstance(value, (types.GeneratorType, types.CoroutineType)):
+            return self._of_generator(value)
+        if _is_plain_iterator(value):
+            return _of_iterator(value, _NESTED)
+        if isinstance(value, random.Random) and value is not getattr(random, "_inst", None):  # that one's functions are the module's
+            return value.getstate()
+        if isinstance(value, dist.Store):
+            return object()  # of no run: nothing tells a search what ranks do with it
+        if isinstance(value, _HELD):
+            return self._mark(_Members(vars(value), args=getattr(value, "args", None)))
+        if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
+            return [(self._mark(key), self._mark(item)) for key, item in value.items()]
+        if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)):
+            return bytes(value)
+        if isinstance(value, types.CellType):
+            return self._mark(value.cell_contents)
+        if isinstance(value, decimal.Context):
+            return repr(value)
+        if type(value).__module__ == "torch.utils.data.dataloader" and hasattr(value, "_num_yielded"):
+            return value._num_yielded
+        if isinstance(value, torch.Generator):
+            return bytes(value.get_state().tolist())
+        if isinstance(value, (queue.Queue, queue.SimpleQueue)):
+            return self._mark(getattr(value, "queue", value.qsize()))
+        if isinstance(value, sys.modules["numpy"].ndarray if "numpy" in sys.modules else ()) or _module_of(value) == "numpy":
+            return self._of_numpy(value)
+        if isinstance(value, torch.optim.Optimizer):
+            return self._mark(_Members(groups=value.param_groups, state=_Members(value.state)))
+        return None
+
+    def _all(self, values: Iterable[Any]) -> list[Any]:
+        return [self._mark(value) for value in itertools.islice(values, self._left)]
+
+    def _of_tensor(self, value: torch.Tensor) -> Any:
+        grad = self._mark(value.grad) if value.is_leaf else None
+        is_plain = value.layout == torch.strided and type(value) in (torch.Tensor, torch.nn.Parameter)
+        return (_version(value), value.data_ptr() if is_plain else 0, grad, self._mark(_Members(getattr(value, "__dict__", {}))))
+
+    def _of_generator(self, value: Any) -> Any:
+        """Tells how far it has come."""
+        frame, within = (
+            (value.gi_frame, value.gi_yieldfrom) if isinstance(value, types.GeneratorType) else (value.cr_frame, value.cr_await)
+        )
+        if frame is None:
+            return None
+        held = [item for name, item in frame.f_locals.items() if not name.startswith("__")]
+        return (frame.f_lasti, self._all(held), self._mark(within))
+
+    def _of_numpy(self, value: Any) -> Any:
+        if hasattr(value, "tobytes") and hasattr(value, "ravel"):
+            if value.dtype.hasobject:
+                return self._all(value.ravel().tolist())
+            if type(value).__name__ == "memmap":
+                return (value.ctypes.data, value.shape)  # of a file that may be larger than memory
+            if value.nbytes < _SMALL:
+                return value.tobytes()
+            return zlib.crc32(memoryview(value).cast("B") if value.flags.c_contiguous else value.tobytes())
+        if hasattr(value, "get_state"):  # a RandomState
+            return repr(value.get_state())
+        if type(value).__name__ in ("flatiter", "ndenumerate"):
+            return getattr(getattr(value, "iter", value), "index", None)
+        state = getattr(getattr(value, "bit_generator", value), "state", None)  # a Generator's is that of its bits
+        return repr(state) if isinstance(state, dict) else None
 
 
-def _mark_of(value: Any, depth: int, left: list[Any]) -> Any:
+# By id(): besides plain values, the types of those of which it does not matter which object they are.
+_TOLD = {*map(id, (*_bits.TOLD, datetime.datetime, datetime.time))}
+
+
+def _plain(value: Any) -> Any:
+    """Without a step of the program's own code, of whose class it may be."""
     if isinstance(value, int):
-        return int(value)
-    if isinstance(value, (float, complex, str, bytes, type(None))):
-        return repr(value)
-    if isinstance(value, torch.Tensor):
-        grad = None if not value.is_leaf or value.grad is None else _mark(value.grad, 0, left)
-        where = value.data_ptr() if value.layout == torch.strided and type(value) in (torch.Tensor, torch.nn.Parameter) else 0
-        return (id(value), value._version, where, grad, _mark(_Members(getattr(value, "__dict__", {})), 1, left))
-    if depth == 0 or left[0] <= 0:
-        return 0 if isinstance(value, _Members) else id(value)
-    if isinstance(value, (list, tuple, collections.deque)):
-        return (id(value), [_mark(item, depth - 1, left) for item in itertools.islice(value, left[0])], len(value))
-    if isinstance(value, (collections.UserDict, collections.UserList, collections.UserString)):
-        return (id(value), _mark(value.data, depth - 1, left))
-    if isinstance(value, collections.ChainMap):
-        return (id(value), _mark(value.maps, depth - 1, left))
-    if isinstance(value, dict):
-        marks = [(_mark(key, 1, left), _mark(item, depth - 1, left)) for key, item in list(value.items())[: left[0]]]
-        return (0 if isinstance(value, _Members) else id(value), marks, len(value))
-    if isinstance(value, (set, frozenset)):
-        return (id(value), sorted(repr(_mark(item, 1, left)) for item in list(value)[: left[0]]), len(value))
-    if isinstance(value, (bytearray, array.array, memoryview)):
-        return (id(value), bytes(value))
+        return int.__index__(value)
+    for kind in (float, complex):
+        if isinstance(value, kind):
+            return kind.__repr__(value)
+    texts: list[Any] = [str, bytes]
+    for text in texts:
+        if isinstance(value, text):
+            length = text.__len__(value)
+            return text.__repr__(value) if length < _LONG else (text.__name__, length, text.__hash__(value))
+    return None
+
+
+def _reference(value: Any) -> tuple[Any] | Callable[[], Any]:
+    try:
+        return TensorWeakRef(value) if isinstance(value, torch.Tensor) else weakref.ref(value)
+    except Exception:  # a container of Python's, say
+        return (value,)
+
+
+def _version(value: torch.Tensor) -> Any:
+    """Tells whether the tensor has been written to."""
+    if not value.is_inference():
+        return value._version
+    if value.layout == torch.strided and value.nbytes < _SMALL:
+        return _ext.tensor_bytes(value)
+    return object()  # of no run: nothing counts what is written to it
+
+
+def _of_file(value: Any) -> Any:
+    for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
+        stream = getattr(sys, name, None)
+        if value is stream or value is getattr(stream, "buffer", None):
+            return None  # a program prints
+    if value.closed:
+        return None
     if isinstance(value, (io.StringIO, io.BytesIO)):
-        return (id(value), None if value.closed else value.getvalue())
-    if isinstance(value, io.IOBase):
-        return (id(value), None if value.closed or not value.seekable() else value.tell())
-    if isinstance(value, itertools.count):
-        return repr(value)
-    if isinstance(value, (types.GeneratorType, types.CoroutineType)) or _is_plain_iterator(value):
-        return (id(value), _mark_iterator(value, depth, left))
-    if isinstance(value, random.Random) and value is not getattr(random, "_inst", None):  # that one's functions are the module's
-        return (id(value), value.getstate())
-    if isinstance(value, dist.Store):
-        return object()  # of no run: nothing tells a search what ranks do with it
-    if isinstance(value, _HELD):
-        return (id(value), _mark(_Members(vars(value), args=getattr(value, "args", None)), depth - 1, left))
-    if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
-        return (id(value), _mark(_Members({id(key): item for key, item in value.items()}), depth - 1, left))
-    if isinstance(value, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)):
-        return (id(value), bytes(value))
-    if isinstance(value, types.CellType):
-        return (id(value), _mark(value.cell_contents, depth - 1, left))
-    if isinstance(value, decimal.Context):
-        return (id(value), repr(value))
-    if type(value).__module__ == "torch.utils.data.dataloader" and hasattr(value, "_num_yielded"):
-        return (id(value), value._num_yielded)
-    if isinstance(value, torch.Generator):
-        return (id(value), bytes(value.get_state().tolist()))
-    if isinstance(value, (queue.Queue, queue.SimpleQueue)):
-        return (id(value), _mark(getattr(value, "queue", value.qsize()), depth - 1, left))
-    if isinstance(value, sys.modules["numpy"].ndarray if "numpy" in sys.modules else ()) or _module_of(value) == "numpy":
-        return (id(value), _mark_of_numpy(value, depth, left))
-    if isinstance(value, torch.optim.Optimizer):
-        return (id(value), _mark(_Members(groups=value.param_groups, state=_Members(value.state)), depth - 1, left))
-    if isinstance(value, (torch.nn.Module, types.SimpleNamespace)) or _of_caller(type(value)):
-        return (id(value), _mark(_members(value), depth - 1, left))
-    return id(value)
+        return value.getvalue()
+    return value.tell() if value.seekable() else None
 
 
 def _module_of(value: Any) -> str:
@@ -334,16 +490,8 @@ def _is_plain_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and _module_of(value) in ("builtins", "itertools", "collections", "_collections", "_csv")
 
 
-def _mark_iterator(value: Any, depth: int, left: list[Any]) -> Any:
-    """Tells how far the iterator has come."""
-    if isinstance(value, (types.GeneratorType, types.CoroutineType)):
-        frame, within = (
-            (value.gi_frame, value.gi_yieldfrom) if isinstance(value, types.GeneratorType) else (value.cr_frame, value.cr_await)
-        )
-        if frame is None:
-            return None
-        held = [item for name, item in frame.f_locals.items() if not name.startswith("__")]
-        return (frame.f_lasti, [_mark(item, depth - 1, left) for item in held], _mark(within, depth - 1, left))
+def _of_iterator(value: Any, depth: int) -> Any:
+    """Tells how far it has come."""
     if hasattr(value, "line_num"):  # a reader of csv
         return value.line_num
     try:
@@ -354,33 +502,15 @@ def _mark_iterator(value: Any, depth: int, left: list[Any]) -> Any:
         return object()  # nothing tells how far it has come: an iterator that ranks share counts as changed
     if any(map(callable, arguments)) and not any(map(_is_plain_iterator, arguments)):
         return object()  # iter(function, sentinel)
-    return [_mark_within(item, depth - 1, left) for item in (*arguments, *state)]
+    return [_of_part(item, depth - 1) for item in (*arguments, *state)]
 
 
-def _mark_within(value: Any, depth: int, left: list[Any]) -> Any:
-    """A part of an iterator's state, some of which is made anew each time."""
-    left[0] -= 1
-    if depth <= 0 or left[0] <= 0:
-        return None
+def _of_part(value: Any, depth: int) -> Any:
+    """Of an iterator's state, some of which is made anew each time."""
+    if depth <= 0:
+        return object()
     if _is_plain_iterator(value):
-        return _mark_iterator(value, depth, left)
-    if isinstance(value, tuple):
-        return [_mark_within(item, depth - 1, left) for item in value]
-    return repr(value) if isinstance(value, (int, str, range)) else len(value) if isinstance(value, list) else None
-
-
-def _mark_of_numpy(value: Any, depth: int, left: list[Any]) -> Any:
-    if hasattr(value, "tobytes") and hasattr(value, "ravel"):
-        if value.dtype.hasobject:
-            return [_mark(item, depth - 1, left) for item in value.ravel().tolist()[: left[0]]]
-        if type(value).__name__ == "memmap":
-            return (value.ctypes.data, value.shape)  # of a file that may be larger than memory
-        if value.nbytes < 1 << 20:
-            return value.tobytes()
-        return zlib.crc32(memoryview(value).cast("B") if value.flags.c_contiguous else value.tobytes())
-    if hasattr(value, "get_state"):  # a RandomState
-        return repr(value.get_state())
-    if type(value).__name__ in ("flatiter", "ndenumerate"):
-        return getattr(getattr(value, "iter", value), "index", None)
-    state = getattr(getattr(value, "bit_generator", value), "state", None)  # a Generator's is that of its bits
-    return repr(state) if isinstance(state, dict) else None
+        return _of_iterator(value, depth)
+    if isinstance(value, tuple) and len(value) < _LONG:
+        return [_of_part(item, depth - 1) for item in value]
+    return repr(value) if isinstance(value, (int, str, range)) else len(value) if isinstance(value, (list, tuple)) else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
 import os
 import threading
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -62,8 +65,8 @@ class _Names:
 
     def __init__(self) -> None:
         self._stores: dict[tuple[str, str | int], _ext.NamedStore] = {}
-        # By port: the store of its last server for default groups, and the ranks that have come to that.
-        self._came: dict[int, tuple[_ext.NamedStore, set[int]]] = {}
+        # By store: the ranks whose default groups its server has brought together.
+        self._met: weakref.WeakKeyDictionary[_ext.NamedStore, set[int]] = weakref.WeakKeyDictionary()
         self._next_port = self.FIRST_FREE_PORT
 
     def named(self, kind: str, name: str | int) -> _ext.NamedStore:
@@ -76,11 +79,13 @@ class _Names:
     def at_port(self, port: int, rank: int) -> _ext.NamedStore:
         """For a default group of the rank's: a second one at a port is by the next server there, though the last may still listen."""
         found = self.named("port", port)
-        last, came = self._came.get(port, (found, set()))
-        if last is found and rank in came and found.had_server:
+        if found.had_server and rank in self._met.get(found, ()):
             found = self._stores[("port", port)] = _ext.NamedStore()
-        self._came[port] = (found, {*(came if last is found else ()), rank})
         return found
+
+    def note_met(self, store: _ext.NamedStore, rank: int) -> None:
+        """The rank listens, or has found who does. One that gave up before may come again, and is to find this server."""
+        self._met.setdefault(store, set()).add(rank)
 
     def free_port(self) -> int:
         while ("port", self._next_port) in self._stores:
@@ -90,12 +95,24 @@ class _Names:
 
 _names: dict[int, _Names] = {}  # by job, -1: of no job
 _names_mu = threading.Lock()
+_local = threading.local()
+
+
+def act_for(rank: tuple[int, int]) -> None:
+    """The calling thread, which this rank of a job started, has the job's stores."""
+    _local.rank = rank
+
+
+def _acting() -> tuple[int, int] | None:
+    """The job and the rank that the calling thread is, or acts for."""
+    rank = _ext.acts_for()
+    return rank if rank[0] >= 0 else getattr(_local, "rank", None)
 
 
 def _names_of_job() -> _Names:
     _ext.uncovered("TCPStore and FileStore that ranks make by a name: whoever comes first makes the store")
-    current = _ext.current()
-    return _names.setdefault(current[0].id if current is not None else -1, _Names())
+    rank = _acting()
+    return _names.setdefault(-1 if rank is None else rank[0], _Names())
 
 
 def forget(job: int) -> None:
@@ -107,7 +124,7 @@ def forget(job: int) -> None:
 def _in_memory() -> bool:
     """Whether ranks meet through memory here: a rank under the baton must not poll a file or sit in a socket."""
     # The main thread is no rank among threads, though a group of one rank may have been left on it.
-    is_rank = _ext.current() is not None and threading.current_thread() is not threading.main_thread()
+    is_rank = _acting() is not None and threading.current_thread() is not threading.main_thread()
     return is_rank or is_alone() or any(name in os.environ for name in _rerun.ONE_SCHEDULE)
 
 
@@ -130,7 +147,7 @@ class FileStore(metaclass=_StoreType):
             return FakeStore.make()
         path = args[0] if args else kwargs["file_name"]
         workers = args[1] if len(args) > 1 else kwargs.get("world_size", -1)
-        return named_file(os.path.abspath(path), -1 if workers is None else workers)
+        return named_file(os.path.realpath(path), -1 if workers is None else workers)
 
 
 class TCPStore(metaclass=_StoreType):
@@ -147,6 +164,18 @@ class TCPStore(metaclass=_StoreType):
         return _tcp_store(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def default_group() -> Iterator[None]:
+    """The calling rank makes its default group within. A try that fails is not counted: the count is the name of the next one, by which
+    the rank meets others that have not failed."""
+    try:
+        yield
+    except BaseException:
+        if not dist.is_initialized():
+            distributed_c10d._world.group_count = 0  # as after destroy_process_group()
+        raise
+
+
 class _TCPStoreOfRendezvous(metaclass=_StoreType):
     """The same for init_process_group(), which passes on a default timeout where its caller names none."""
 
@@ -160,7 +189,8 @@ class _TCPStoreOfRendezvous(metaclass=_StoreType):
         timeout: Any = kwargs.pop("timeout", None)
         is_default = timeout in (distributed_c10d.default_pg_timeout, distributed_c10d.default_pg_nccl_timeout)
         given = {**kwargs, "timeout": None if is_default else timeout, "of_group": True}
-        store = _tcp_store(*args, **given)
+        with default_group():
+            store = _tcp_store(*args, **given)
         if is_default:
             store.set_timeout(timeout)
         return store
@@ -183,8 +213,8 @@ def _tcp_store(
     with _names_mu:
         names = _names_of_job()
         port = port or names.free_port()
-        current = _ext.current()
-        named = names.at_port(port, current[1]) if of_group and current is not None else names.named("port", port)
+        rank = _acting() if of_group else None
+        named = names.named("port", port) if rank is None else names.at_port(port, rank[1])
         if is_master and named.has_server and not multi_tenant:
             raise dist.DistNetworkError(
                 "The server socket has failed to listen on any local network address. "
@@ -198,6 +228,9 @@ def _tcp_store(
         named.workers.set(master, "")
     else:
         _connect(named, master, timeout)
+    if rank is not None:
+        with _names_mu:
+            names.note_met(named, rank[1])
     if wait_for_workers and world_size is not None and world_size > 0:
         store.add("init/", 1)  # a key that num_keys() counts, as there
         all_came = f"all {world_size} workers of the TCPStore at port {port}"

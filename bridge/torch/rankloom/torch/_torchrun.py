@@ -8,15 +8,17 @@ import csv
 import dataclasses
 import functools
 import importlib.util
+import multiprocessing
 import os
 import pathlib
 import shlex
+import signal
 import string
 import sys
-import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -284,11 +286,13 @@ def _rerun_command(arguments: Sequence[str], options: argparse.Namespace, prog: 
     return f"{prog} {shlex.join([*kept, *arguments[own:]])}"
 
 
-def _exit_code(report: Report) -> int:
+def _exit_code(report: Report, processes: Mapping[int, _process.Process]) -> int:
+    """processes: by rank; of one that is left in its own code no exception tells."""
     if report.ok:
         return 0
     first = report.exceptions[report.first_failed] if report.first_failed >= 0 else None
-    code = first.code if isinstance(first, SystemExit) else 1
+    process = processes.get(report.first_failed) if first is None else None
+    code = first.code if isinstance(first, SystemExit) else process.left_with if process is not None else 1
     return code & 0xFF or 1 if isinstance(code, int) else 1
 
 
@@ -329,6 +333,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SyntaxError as error:  # the script's, as Python tells it
         traceback.print_exception(type(error), error, None)
         return 1
+    except KeyboardInterrupt as interrupt:
+        _left_by_interrupt(interrupt)
+        raise
     finally:
         sys.path[:] = path
         _rerun.command, _rerun.program = before
@@ -499,19 +506,37 @@ def _main_of_spawn(
 _LAST_THREADS = 2.0  # seconds that threads of ranks that failed have to end
 
 
-def _left_for_good(status: int) -> int:
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    until = time.monotonic() + _LAST_THREADS
-    for thread in _process.started if status else ():
-        thread.join(max(until - time.monotonic(), 0))
-    kept = [thread.name for thread in _process.started if status and thread.is_alive() and not thread.daemon]
+def _goes_on() -> bool:
+    """Whether something of ranks that failed would be torn down under its feet by Python's end, or would hold that up."""
+    kept = _process.go_on(_LAST_THREADS)
     if kept:
-        _process.say(f"threads that ranks started go on: {', '.join(sorted(kept))}")
-    if _ranks.left or kept:
-        sys.stderr.flush()
-        os._exit(status)  # a thread that cannot be ended would be torn down under its feet
+        _process.say(f"threads that ranks started go on: {', '.join(kept)}")
+    return bool(kept or _ranks.left)
+
+
+def _end(by: Callable[[], object]) -> None:
+    """Ends the process at once."""
+    for child in multiprocessing.active_children():  # of a script's executor
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    by()
+
+
+def _left_for_good(status: int) -> int:
+    if (status and _goes_on()) or _ranks.left:
+        _end(lambda: os._exit(status))
     return status
+
+
+def _left_by_interrupt(interrupt: KeyboardInterrupt) -> None:
+    """Returns if Python can end by it as always; else does what that would do."""
+    if not _goes_on():
+        return
+    traceback.print_exception(interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _end(lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
 def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.ArgumentParser, prog: str) -> int:
@@ -562,6 +587,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
     tracebacks: dict[int, list[str]] = {}
     told: list[tuple[str, str]] = []  # of the run that a search's report is of
     of_told: dict[int, list[str]] = {}
+    processes: weakref.WeakValueDictionary[int, _process.Process] = weakref.WeakValueDictionary()  # by number
     seen = -1
 
     def on_kept() -> None:
@@ -579,7 +605,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
             tracebacks.clear()
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=file, __package__=package, __builtins__=__builtins__, __cached__=None)
-        own = _process.Process(rank, module, [file, *options.training_script_args], output)
+        own = processes[number] = _process.Process(rank, module, [file, *options.training_script_args], output)
         try:
             own.run(code, _environment(options, rank, nodes, per_node))
         except BaseException as error:
@@ -624,7 +650,7 @@ def _main(arguments: list[str], options: argparse.Namespace, parser: argparse.Ar
                 text = done.text
     finally:
         sinks.close()
-    status = _exit_code(report) if report is not None else 0
+    status = _exit_code(report, processes) if report is not None else 0
     if options.explore is not None and report is not None:
         sinks.tell(told)
         status = status or 1  # results that differ
