@@ -77,8 +77,10 @@ void add_act(const Act& act, const Partition& where, Ends* ends) {
       return;
     case ActKind::kDropWork:  // Aborted where a stream has the call
       return ends->may(name, {"RankFailed", "Aborted"});
-    case ActKind::kLeave:  // with works that are open, or with peers that wait for it
-      return ends->may(name, {"RankFailed", "Aborted", "Deadlock"});
+    // With works that are open, or with peers that wait for it. Mismatch where threads are free and stand still while the
+    // rank is on its way out: a message from anyone might not have come from it then.
+    case ActKind::kLeave:
+      return ends->may(name, {"RankFailed", "Aborted", "Deadlock", "Mismatch"});
     case ActKind::kOtherCall:  // Aborted where a member comes to a group that has failed
       if (has_others) ends->must(name, {"Mismatch", "Aborted"});
       return;

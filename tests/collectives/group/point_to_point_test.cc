@@ -537,6 +537,7 @@ TEST_P(PointToPointTest, TellsOfADifferentTagWhenNobodyCanMove) {
 
 // Rank 2 has left without the message that rank 0 would take before the one of the other tag.
 TEST_P(PointToPointTest, ASenderIsNotToBlameWhereAnotherOneHasLeft) {
+  if (!deterministic()) GTEST_SKIP() << "rank 2 may be on its way out when the others stand still";
   const auto program = [](bool leaves) {
     return [leaves](RankContext& rank) {
       auto pg = init_process_group(rank);
