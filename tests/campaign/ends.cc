@@ -77,8 +77,8 @@ void add_act(const Act& act, const Partition& where, Ends* ends) {
       return;
     case ActKind::kDropWork:  // Aborted where a stream has the call
       return ends->may(name, {"RankFailed", "Aborted"});
-    // With works that are open, or with peers that wait for it. Mismatch where threads are free and stand still while the
-    // rank is on its way out: a message from anyone might not have come from it then.
+    // With works that are open, or with peers that wait for it. Mismatch where threads are free and stand still while
+    // the rank is on its way out: a message from anyone might not have come from it then.
     case ActKind::kLeave:
       return ends->may(name, {"RankFailed", "Aborted", "Deadlock", "Mismatch"});
     case ActKind::kOtherCall:  // Aborted where a member comes to a group that has failed
