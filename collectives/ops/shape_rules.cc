@@ -303,7 +303,7 @@ absl::Status check_reduction(const CollectiveCall& call, DType dtype) {
   if (call.reduce_op.kind() <= ReduceOp::Kind::kMax && call.order.kind <= ReduceOp::Order::Kind::kSeeded &&
       (dtype == DType::kFloat32 || dtype == DType::kFloat64)) [[likely]]
     return absl::OkStatus();
-  if (call.reduce_op.kind() > ReduceOp::Kind::kPremulSum) {
+  if (static_cast<int>(call.reduce_op.kind()) >= kReduceOpCount) {
     return invalid_argument("reduce op has the unknown kind ", static_cast<int>(call.reduce_op.kind()));
   }
   if (call.order.kind > ReduceOp::Order::Kind::kSeeded) {

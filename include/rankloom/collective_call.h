@@ -171,6 +171,7 @@ std::string_view op_name(OpType op);
 
 namespace internal {
 inline constexpr int kOpTypeCount = static_cast<int>(OpType::kSplitGroup) + 1;
+inline constexpr int kReduceOpCount = static_cast<int>(ReduceOp::Kind::kPremulSum) + 1;
 }  // namespace internal
 
 namespace internal {

@@ -97,6 +97,7 @@ class FaultPlan {
 
 namespace internal {
 
+inline constexpr int kFaultKindCount = static_cast<int>(Fault::Kind::kStoreTimeout) + 1;
 // "crash", "store_timeout": as plans and reports write it.
 std::string_view fault_kind_name(Fault::Kind kind);
 std::string_view fault_when_name(Fault::When when);

@@ -85,7 +85,7 @@ size_t dtype_size(DType dtype);
 
 namespace internal {
 
-inline constexpr int kDTypeCount = 14;
+inline constexpr int kDTypeCount = static_cast<int>(DType::kFloat8E5M2) + 1;
 // False: a value that is no DType, from a cast. Calls refuse it.
 constexpr bool is_dtype(DType dtype) { return static_cast<int>(dtype) < kDTypeCount; }
 bool is_floating(DType dtype);  // float16, bfloat16, float32, float64

@@ -48,7 +48,8 @@ class [[nodiscard]] Work {
     if (state_ != nullptr) release();
   }
 
-  // Blocks until done. The first form waits as long as the call's or group's timeout says.
+  // Blocks until done. The first form waits as long as the call's or group's timeout says; of a call that
+  // CallOptions::stream put on a stream it returns at once, as what is queued there later is behind the call.
   void wait(CodeSite code = CodeSite::here());
   // Timeout when `timeout` (virtual time in deterministic runs) passes first; the call is withdrawn then.
   void wait(absl::Duration timeout, CodeSite code = CodeSite::here());

@@ -18,6 +18,8 @@ struct KindRow {
   absl::StatusCode code;
 };
 
+constexpr std::string_view kNoKind = "?";
+
 // The compiler warns of a kind that is missing here.
 constexpr KindRow kind_row(ErrorKind kind) {
   switch (kind) {
@@ -38,12 +40,8 @@ constexpr KindRow kind_row(ErrorKind kind) {
     case ErrorKind::kCollectiveError:
       return {"CollectiveError", absl::StatusCode::kFailedPrecondition};
   }
-  return {"?", absl::StatusCode::kUnknown};
+  return {kNoKind, absl::StatusCode::kUnknown};
 }
-
-constexpr ErrorKind kKinds[] = {ErrorKind::kInvalidArgument, ErrorKind::kMismatch,       ErrorKind::kRankFailed,
-                                ErrorKind::kDeadlock,        ErrorKind::kTimeout,        ErrorKind::kAborted,
-                                ErrorKind::kStoreError,      ErrorKind::kCollectiveError};
 
 }  // namespace
 
@@ -57,7 +55,7 @@ absl::Status make_error(ErrorKind kind, std::string_view text) {
 
 ErrorKind error_kind(const absl::Status& status) {
   if (const auto payload = status.GetPayload(kKindPayload); payload.has_value()) {
-    for (const ErrorKind kind : kKinds) {
+    for (ErrorKind kind{}; kind_row(kind).name != kNoKind; kind = static_cast<ErrorKind>(static_cast<int>(kind) + 1)) {
       const std::string_view name = kind_row(kind).name;
       if (*payload == sv(name) || payload->StartsWith(absl::StrCat(sv(name), " "))) return kind;
     }

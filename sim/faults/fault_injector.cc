@@ -123,7 +123,8 @@ std::vector<Fault> FaultInjector::at(const Call& call) {
     Prng prng(Prng::splitmix64(spread) ^ (static_cast<uint64_t>(call.rank) << 40) ^ static_cast<uint64_t>(nth));
     if (static_cast<double>(prng.below(uint64_t{1} << 32)) < plan_.rate() * 4294967296.0) {
       std::vector<Kind> kinds;
-      for (Kind kind{}; fault_kind_name(kind) != "?"; kind = static_cast<Kind>(static_cast<int>(kind) + 1)) {
+      for (int number = 0; number < kFaultKindCount; ++number) {
+        const auto kind = static_cast<Kind>(number);
         const bool asked =
             plan_.kinds().empty() || std::find(plan_.kinds().begin(), plan_.kinds().end(), kind) != plan_.kinds().end();
         const bool possible = suits(kind, When::kBefore, call) || suits(kind, When::kAfter, call);

@@ -50,14 +50,10 @@ constexpr std::string_view kind_name(Kind kind) {
   return {};
 }
 
-constexpr size_t number_of_kinds() {
-  size_t n = 0;
-  while (!kind_name(static_cast<Kind>(n)).empty()) ++n;
-  return n;
-}
+static_assert(kind_name(static_cast<Kind>(kFaultKindCount)).empty());
 
 constexpr auto kKinds = [] {
-  std::array<std::string_view, number_of_kinds()> names;
+  std::array<std::string_view, kFaultKindCount> names;
   for (size_t i = 0; i < names.size(); ++i) names[i] = kind_name(static_cast<Kind>(i));
   return names;
 }();

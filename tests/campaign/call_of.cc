@@ -4,29 +4,15 @@
 
 namespace rankloom {
 
-namespace {
-
-// Whether the member's input is its own part of the outputs, which must be there then.
-bool is_within_outputs(OpType op, const CallShape& shape) {
-  if (op == OpType::kGather) return !shape.outputs.empty();
-  return op == OpType::kAllGather || op == OpType::kAllGatherIntoTensor;
-}
-
-// The other way: its output is its own part of the inputs.
-bool is_within_inputs(OpType op, const CallShape& shape) {
-  if (op == OpType::kScatter) return !shape.inputs.empty();
-  return op == OpType::kReduceScatter || op == OpType::kReduceScatterTensor;
-}
-
-}  // namespace
-
 CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member, uint64_t state,
-               std::shared_ptr<Tensors> tensors)
+               std::shared_ptr<Tensors> tensors, std::shared_ptr<Arrivals> arrivals)
     : tensors_(std::move(tensors)),
       call_(call),
       act_(act),
       size_(static_cast<int>(ranks.size())),
       member_(member),
+      arrivals_(std::move(arrivals)),
+      barrier_{act, part, ranks.at(0)},
       values_(inputs_of(call, act, part, ranks, member, state)) {
   const CallShape shape = shape_of(call, size_, member);
   const DType dtype = call.element();
@@ -39,18 +25,20 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
     return whole.size() > 1 || whole[0].numel() == numel ? whole[whole.size() > 1 ? static_cast<size_t>(member) : 0]
                                                          : whole[0].slice(member * numel, numel);
   };
+  const Within within = within_of(call, shape);
+  keeps_inputs_ = !shape.same && within == Within::kNothing;
   if (shape.same) {
     for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
     outputs_ = inputs_;
     return;
   }
-  if (call.in_place != 0 && is_within_inputs(call.type(), shape)) {
+  if (within == Within::kInputs) {
     for (const int64_t numel : shape.inputs) inputs_.push_back(add(numel));
     outputs_.push_back(own(inputs_, shape.outputs[0]));
     return;
   }
   for (const int64_t numel : shape.outputs) outputs_.push_back(add(numel));
-  if (call.in_place != 0 && is_within_outputs(call.type(), shape)) {
+  if (within == Within::kOutputs) {
     inputs_.push_back(own(outputs_, shape.inputs[0]));
     return;
   }
@@ -58,7 +46,13 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
 }
 
 void CallOf::fill() {
-  for (size_t i = 0; i < inputs_.size(); ++i) Tensors::write(inputs_[i], values_[i]);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (keeps_inputs_) {
+      tensors_->give(inputs_[i], values_[i]);
+    } else {
+      Tensors::write(inputs_[i], values_[i]);
+    }
+  }
 }
 
 Work CallOf::make(ProcessGroup& pg, const CallOptions& given) {
@@ -102,8 +96,14 @@ Work CallOf::make(ProcessGroup& pg, const CallOptions& given) {
       }
       return pg.all_to_all_single(outputs_[0], inputs_[0], out, in, options);
     }
-    default:
+    case OpType::kBarrier:
+      if (arrivals_ != nullptr) {
+        tensors_->also([arrivals = arrivals_, at = barrier_, n = size_] { return arrivals->missing(at, n); });
+        arrivals_->comes(barrier_);
+      }
       return pg.barrier(options, absl::StrCat("barrier ", act_));
+    default:
+      no_such("collective", call_.op);
   }
 }
 

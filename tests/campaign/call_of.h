@@ -6,6 +6,7 @@
 
 #include "rankloom/process_group.h"
 #include "tests/campaign/oracle.h"
+#include "tests/campaign/rank_words.h"
 #include "tests/campaign/tensors.h"
 
 namespace rankloom {
@@ -14,7 +15,7 @@ namespace rankloom {
 class CallOf {
  public:
   CallOf(const JobCall& call, int act, int part, const std::vector<int>& ranks, int member, uint64_t state,
-         std::shared_ptr<Tensors> tensors);
+         std::shared_ptr<Tensors> tensors, std::shared_ptr<Arrivals> arrivals);
 
   // Writes the inputs. Once, before the call is made, or in front of it on its stream.
   void fill();
@@ -28,8 +29,11 @@ class CallOf {
   const JobCall call_;
   const int act_;
   const int size_, member_;
+  const std::shared_ptr<Arrivals> arrivals_;  // null: other members count theirs elsewhere
+  const Arrivals::Barrier barrier_;
   std::vector<Bytes> values_;
   std::vector<TensorView> inputs_, outputs_;
+  bool keeps_inputs_ = true;  // none lies in an output
 };
 
 }  // namespace rankloom

@@ -11,12 +11,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sim/base/sanitizers.h"
 #include "tests/campaign/compare.h"
+#include "tests/campaign/rank_words.h"
 #include "tests/campaign/todays_seed.h"
 #include "tests/temp_dir.h"
 
@@ -34,6 +36,7 @@ constexpr uint64_t kPrograms = 20'000;
 constexpr int kParts = 4;  // each a case, so that cores share them
 // Where a machine is too slow for all, the log says how many there were time for.
 constexpr absl::Duration kMost = absl::Seconds(20);
+constexpr absl::Duration kLongest = absl::Seconds(15);  // of one job, which takes some milliseconds
 
 uint64_t number(const char* variable, uint64_t usual) {
   const char* const text = std::getenv(variable);
@@ -53,31 +56,39 @@ INSTANTIATE_TEST_SUITE_P(Parts, TodaysJobsTest, testing::Range(0, kParts));
 
 TEST_P(TodaysJobsTest, SeeWhatTheOracleSays) {
   if (!runs_fibers()) GTEST_SKIP() << "ThreadSanitizer cannot follow fibers; JobsOnThreadsTest has threads";
-  const uint64_t programs = number("CAMPAIGN_PROGRAMS", kPrograms) / kParts;
+  const uint64_t programs = (number("CAMPAIGN_PROGRAMS", kPrograms) + kParts - 1) / kParts;
   const uint64_t first = number("CAMPAIGN_SEED", todays_seed()) + programs * static_cast<uint64_t>(GetParam());
   const absl::Time end = absl::Now() + kMost;
   uint64_t done = 0, runs = 0;
-  for (; done < programs && absl::Now() < end; ++done) {
+  absl::Duration longest;
+  for (absl::Time begun = absl::Now(); done < programs && begun < end; ++done) {
     const Job job = draw_job(first + done);
     const Comparison result = compare_gears(job, Effort::kQuick);
     runs += static_cast<uint64_t>(result.runs);
     ASSERT_FALSE(result.wrong.has_value())
         << "CAMPAIGN_SEED=" << first + done << ": " << *result.wrong << "\n"
         << to_text(job) << "\n./dev campaign --seed " << first + done << " --programs 1 shrinks it";
+    longest = std::max(longest, absl::Now() - std::exchange(begun, absl::Now()));
+    ASSERT_LT(longest, kLongest) << "CAMPAIGN_SEED=" << first + done << " stands still\n" << to_text(job);
   }
   std::printf("noted: random jobs of today, seeds %lu to %lu: %lu jobs, %lu runs\n", first, first + done - 1, done,
               runs);
-  EXPECT_GT(done, 0u);
+  EXPECT_GE(done, std::min<uint64_t>(programs, 50));
+}
+
+// Free, or one at a time.
+std::optional<std::string> wrong_on_threads(const Job& job) {
+  const Plan plan(job);
+  const Gear gear = {EngineKind::kThreads, job.seed % 4 == 0 ? exploring(job) : Schedule::free()};
+  return wrong_with(plan, oracle(plan), run_job(plan, gear));
 }
 
 // ThreadSanitizer sees these.
 TEST(JobsOnThreadsTest, SeeWhatTheOracleSays) {
-  const uint64_t first = number("CAMPAIGN_SEED", todays_seed()) + 900'000;
+  const uint64_t first = number("CAMPAIGN_SEED", todays_seed() + 900'000);
   for (uint64_t seed = first; seed < first + 300; ++seed) {
     const Job job = draw_job(seed);
-    const Plan plan(job);
-    const Gear gear = {EngineKind::kThreads, Schedule::free()};
-    const auto wrong = wrong_with(plan, oracle(plan), run_job(plan, gear));
+    const auto wrong = wrong_on_threads(job);
     ASSERT_FALSE(wrong.has_value()) << "CAMPAIGN_SEED=" << seed << ": " << *wrong << "\n" << to_text(job);
   }
 }
@@ -92,13 +103,12 @@ TEST(CorpusTest, JobsThatFailedOnceGoWell) {
     for (int seed = 0; seed < 12; ++seed) {
       Job again = *job;
       again.seed += seed;
-      const Effort effort = runs_fibers() ? Effort::kFull : Effort::kQuick;
-      if (!runs_fibers()) break;
-      const Comparison result = compare_gears(again, effort);
-      ASSERT_FALSE(result.wrong.has_value()) << path << ", seed " << again.seed << ": " << *result.wrong;
+      const std::optional<std::string> wrong =
+          runs_fibers() ? compare_gears(again, Effort::kFull).wrong : wrong_on_threads(again);
+      ASSERT_FALSE(wrong.has_value()) << path << ", seed " << again.seed << ": " << *wrong;
     }
   }
-  EXPECT_GT(jobs, 2);
+  EXPECT_GE(jobs, 8);
 }
 
 // A drawn job without faults that has at least `acts` acts.
@@ -113,10 +123,11 @@ JobRun on_fifo(const Plan& plan) { return run_job(plan, {EngineKind::kFibers, Sc
 
 TEST(JobTextTest, IsReadBackAsTheSameJob) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
-    const std::string text = to_text(draw_job(seed));
+    const Job drawn = draw_job(seed);
+    const std::string text = to_text(drawn);
     const absl::StatusOr<Job> job = parse_job(text);
     ASSERT_TRUE(job.ok()) << job.status() << "\n" << text;
-    ASSERT_EQ(to_text(*job), text);
+    ASSERT_EQ(*job, drawn) << text;  // fields that a text has not, too
   }
 }
 
@@ -124,7 +135,7 @@ TEST(JobTextTest, NamesTheLineThatIsWrong) {
   const auto refusal = [](const std::string& text) { return std::string(parse_job(text).status().message()); };
   EXPECT_EQ(refusal("job world_size=2\nall_reduce id=1\n"), "line 2 of a job: no act is called all_reduce");
   EXPECT_EQ(refusal("job world_size=2 ranks=3\n"), "line 1 of a job: a number has no name, or another one");
-  EXPECT_EQ(refusal("job\n\n  call op=1\n"), "line 3 of a job: a call before the first act");
+  EXPECT_EQ(refusal("job\n\n  call op=all_reduce\n"), "line 3 of a job: a call before the first act");
   EXPECT_EQ(refusal("job world_size=0\n"), "line 2 of a job: a world without ranks");
 }
 
@@ -167,8 +178,8 @@ TEST(OracleTest, FindsWhatARankDidNotSee) {
 TEST(OracleTest, ALaterSightDependsOnAnEarlierOne) {
   const auto job = parse_job(
       "job world_size=2\n"
-      "collective id=1 way=1\n  call op=1 dtype=8 count=2\n"
-      "collective id=2 way=1\n  call op=1 dtype=8 count=2\n");
+      "collective id=1 way=1\n  call op=all_reduce dtype=int64 count=2\n"
+      "collective id=2 way=1\n  call op=all_reduce dtype=int64 count=2\n");
   Job without = *job;
   without.acts.erase(without.acts.begin());
   const JobLog both = oracle(Plan(*job));
@@ -210,9 +221,9 @@ TEST(DrawTest, DrawsEveryKindOfActAndCall) {
     }
   }
   EXPECT_EQ(kinds.size(), static_cast<size_t>(ActKind::kCount));
-  EXPECT_EQ(ops.size(), 15u);
+  EXPECT_EQ(ops.size(), kCollectives.size());
   EXPECT_EQ(dtypes.size(), static_cast<size_t>(internal::kDTypeCount));
-  EXPECT_EQ(reduce_ops.size(), 9u);
+  EXPECT_EQ(reduce_ops.size(), static_cast<size_t>(internal::kReduceOpCount));
   EXPECT_EQ(ways.size(), static_cast<size_t>(Way::kCount));
   EXPECT_EQ(waits.size(), static_cast<size_t>(WaitWay::kCount));
 }
@@ -235,7 +246,7 @@ TEST(DrawTest, DrawsFaultsOfEveryKindAloneAndBesideActsThatFail) {
       }
     }
   }
-  EXPECT_EQ(alone.size(), 8u);
+  EXPECT_EQ(alone.size(), static_cast<size_t>(internal::kFaultKindCount));
   EXPECT_GT(std::min({beside, seeded, delays, of_any_rank, maybe}), 50);
 }
 
@@ -271,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
         EndCase{"job world_size=2\ngroup_timeout id=1 rank=1 a=5\n", "went well in spite of group_timeout"},
         EndCase{"job world_size=2\nfault crash@rank=1,nth=1\nmonitored_barrier id=1\n", "went well in spite of crash"},
         EndCase{"job world_size=2\nfault hang@rank=1,nth=1\nmonitored_barrier id=1\n", "went well in spite of hang"},
-        EndCase{"job world_size=2\nfault drop@rank=0,op=send,nth=1\nmessage id=1 b=1\n  call dtype=7 count=1\n",
+        EndCase{"job world_size=2\nfault drop@rank=0,op=send,nth=1\nmessage id=1 b=1\n  call dtype=int32 count=1\n",
                 "went well in spite of drop"}));
 
 std::exception_ptr error_of(ErrorKind kind, const char* text) {
@@ -300,6 +311,63 @@ TEST_P(EndTest, AJobThatMustFailDoes) {
     outcome.state = RunReport::Outcome::State::kReturned;
   }
   EXPECT_EQ(wrong_with(plan, expected, run), GetParam().said_when_well);
+}
+
+// The rank that fails first is the one of the act, or of the fault.
+TEST(FirstRankTest, IsTheOneThatThrewOrCrashed) {
+  for (const char* const text : {"job world_size=3\nthrow id=1 rank=1\nmonitored_barrier id=2\n",
+                                 "job world_size=3\nfault crash@rank=1,nth=1\nmonitored_barrier id=1\n"}) {
+    const Job job = parse_job(text).value();
+    const Plan plan(job);
+    JobRun run = on_fifo(plan);
+    ASSERT_EQ(run.report.first_failed, 1) << text;
+    EXPECT_EQ(wrong_with(plan, oracle(plan), run), std::nullopt);
+    std::swap(run.report.outcomes[1], run.report.outcomes[2]);
+    run.report.first_failed = 2;
+    EXPECT_THAT(wrong_with(plan, oracle(plan), run).value_or("nothing"),
+                HasSubstr("rank 2 failed first, want rank 1: "));
+  }
+}
+
+TEST(FaultsThatHappenedTest, WerePlanned) {
+  const Job job = parse_job("job world_size=2\nfault delay@rank=1,nth=1,by=5us\nmonitored_barrier id=1\n").value();
+  const Plan plan(job);
+  JobRun run = on_fifo(plan);
+  EXPECT_EQ(wrong_with(plan, oracle(plan), run), std::nullopt);
+  run.report.faults.at(0).rank = 0;
+  EXPECT_THAT(wrong_with(plan, oracle(plan), run).value_or("nothing"),
+              HasSubstr("a fault that nobody planned: delay@"));
+}
+
+TEST(TensorsTest, TellOfHarm) {
+  Tensors tensors;
+  const TensorView in = tensors.add(DType::kUInt8, 3), out = tensors.add(DType::kUInt8, 3);
+  tensors.give(in, {1, 2, 3});
+  Tensors::write(out, {4, 5, 6});
+  EXPECT_EQ(tensors.harm(), "");
+  static_cast<uint8_t*>(in.data())[1] = 9;
+  EXPECT_EQ(tensors.harm(), " and an input was changed");
+  static_cast<uint8_t*>(in.data())[1] = 2;
+  static_cast<uint8_t*>(out.data())[3] = 0;
+  EXPECT_EQ(tensors.harm(), " and bytes beside a tensor were written");
+  EXPECT_TRUE(tensors.rests());
+  tensors.retire();
+  EXPECT_TRUE(tensors.rests());
+  static_cast<uint8_t*>(out.data())[0] = 4;
+  EXPECT_FALSE(tensors.rests());
+}
+
+TEST(ArrivalsTest, MissThoseThatHaveNotCome) {
+  Arrivals arrivals;
+  arrivals.comes({.act = 1, .part = 0, .first = 2});
+  arrivals.comes({.act = 1, .part = 1, .first = 2});
+  EXPECT_EQ(arrivals.missing({.act = 1, .part = 0, .first = 2}, 1), "");
+  EXPECT_EQ(arrivals.missing({.act = 1, .part = 0, .first = 2}, 3), " and a barrier let it go when 1 of 3 had come");
+}
+
+TEST(OrderTest, ASightThatWasAnotherOneBeforeIsWrong) {
+  EXPECT_EQ(alike("abc", {"abc", "abc"}), "abc");
+  EXPECT_EQ(alike("abc", {"abc", "abd"}), "abc and other outputs when it had waited");
 }
 
 TEST(GoodEndTest, AJobThatMayNotFailDoesNot) {

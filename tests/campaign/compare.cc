@@ -44,9 +44,12 @@ std::string without(std::string text, std::string_view word) {
   return text;
 }
 
-// Without the engine's name, in which two runs of one seed may differ.
-std::string comparable(const RunReport& report) {
+// Without the engine's name, in which two runs of one seed may differ; without the line of the schedule, in which a
+// replay differs.
+std::string comparable(const RunReport& report, bool replay) {
   std::string text = report.text();
+  if (const size_t at = replay ? text.find("\nschedule ") : std::string::npos; at != std::string::npos)
+    text.erase(at, text.find('\n', at + 1) - at);
   for (const std::string_view name :
        {"RANKLOOM_ENGINE=threads", "RANKLOOM_ENGINE=fibers", "engine threads", "engine fibers"}) {
     text = without(std::move(text), name);
@@ -54,15 +57,14 @@ std::string comparable(const RunReport& report) {
   return text;
 }
 
-std::optional<std::string> first_difference_of(const JobRun& a, const JobRun& b) {
+std::optional<std::string> first_difference_of(const JobRun& a, const JobRun& b, bool replay = false) {
   const std::string traces = first_difference(a.report.trace, b.report.trace);
   if (traces != "equal") return absl::StrCat("one seed, two traces: ", traces);
   if (a.report.steps != b.report.steps) {
     return absl::StrCat("one seed, ", a.report.steps, " and ", b.report.steps, " steps");
   }
-  if (comparable(a.report) != comparable(b.report)) {
-    return absl::StrCat("one seed, two reports:\n", comparable(a.report), "\n-- and --\n", comparable(b.report));
-  }
+  const std::string texts[] = {comparable(a.report, replay), comparable(b.report, replay)};
+  if (texts[0] != texts[1]) return absl::StrCat("one seed, two reports:\n", texts[0], "\n-- and --\n", texts[1]);
   for (size_t rank = 0; rank < a.log.size(); ++rank) {
     if (a.log[rank].seen != b.log[rank].seen) return absl::StrCat("one seed, and rank ", rank, " saw other things");
     if (a.drawn[rank] != b.drawn[rank]) return absl::StrCat("one seed, and rank ", rank, " drew other numbers");
@@ -84,13 +86,11 @@ class Comparer {
       const JobRun threads = run(baton);
       note(baton.text() + ", beside fibers", first_difference_of(fibers, threads));
     }
-    if ((full || turn == 1) && !fibers.report.trace.empty()) {
+    if (fibers.report.trace.empty() && job_.world_size > 1 && schedule.explores())
+      note("fibers", "a run without a trace");
+    if (full || turn == 1) {
       const Gear replay = {EngineKind::kFibers, Schedule::replay(fibers.report.trace)};
-      const JobRun again = run(replay);
-      for (size_t rank = 0; rank < again.log.size(); ++rank) {
-        if (again.log[rank].seen != fibers.log[rank].seen)
-          note("a replay", absl::StrCat("rank ", rank, " saw other things"));
-      }
+      note("a replay", first_difference_of(fibers, run(replay), /*replay=*/true));
     }
     if (full || turn == 2 || turn == 3) run({EngineKind::kFibers, Schedule::fifo()});
     if (full || turn == 4) run({EngineKind::kThreads, Schedule::free()});

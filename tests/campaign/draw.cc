@@ -12,30 +12,6 @@ using namespace internal;
 
 namespace {
 
-constexpr std::array kOps = {
-    OpType::kBroadcast,
-    OpType::kAllReduce,
-    OpType::kReduce,
-    OpType::kAllGather,
-    OpType::kAllGatherIntoTensor,
-    OpType::kGather,
-    OpType::kScatter,
-    OpType::kReduceScatter,
-    OpType::kReduceScatterTensor,
-    OpType::kAllToAll,
-    OpType::kAllToAllSingle,
-    OpType::kBarrier,
-    OpType::kAllReduceCoalesced,
-    OpType::kAllGatherIntoTensorCoalesced,
-    OpType::kReduceScatterTensorCoalesced,
-};
-
-bool reduces(OpType op) {
-  return op == OpType::kAllReduce || op == OpType::kAllReduceCoalesced || op == OpType::kReduce ||
-         op == OpType::kReduceScatter || op == OpType::kReduceScatterTensor ||
-         op == OpType::kReduceScatterTensorCoalesced;
-}
-
 class Drawer {
  public:
   Drawer(uint64_t seed, Palette palette, int world_size)
@@ -81,9 +57,12 @@ class Drawer {
   }
 
   static constexpr int kMembers = 6;  // of the largest group
-  template <size_t N>
-  const char* one_of(const char* const (&texts)[N]) {
-    return texts[below(static_cast<int>(N))];
+  template <typename T>
+  auto one_of(const T& choices) {
+    return choices[static_cast<size_t>(below(static_cast<int>(std::size(choices))))];
+  }
+  const char* one_of(std::initializer_list<const char*> texts) {
+    return texts.begin()[below(static_cast<int>(texts.size()))];
   }
   bool in_one_process() const { return palette_ != Palette::kMpi && palette_ != Palette::kTorch; }
 
@@ -108,7 +87,7 @@ class Drawer {
 
   JobCall draw_call() {
     JobCall call;
-    call.op = static_cast<int>(kOps[static_cast<size_t>(below(palette_ == Palette::kTorch ? 12 : kOps.size()))]);
+    call.op = static_cast<int>(palette_ == Palette::kTorch ? one_of(kCollectivesOfGloo) : one_of(kCollectives));
     call.dtype = below(kDTypeCount);
     call.values = below(static_cast<int>(Values::kCount));
     if (palette_ == Palette::kTorch) call.values = static_cast<int>(Values::kSmall);
@@ -118,10 +97,10 @@ class Drawer {
     call.root = below(8);
     call.in_place = chance(3);
     call.rows = chance(3) ? 1 + below(3) : 1;
-    if (reduces(call.type())) {
+    if (is_reduction(call.type())) {
       do {
         call.dtype = below(kDTypeCount);
-        call.reduce = below(static_cast<int>(ReduceOp::Kind::kPremulSum) + 1);
+        call.reduce = below(kReduceOpCount);
       } while (!has_kernel(static_cast<ReduceOp::Kind>(call.reduce), call.element()));
       if (chance(4) && palette_ != Palette::kTorch) call.order = below(5) + (chance(3) ? 8 : 0);
     }
@@ -145,7 +124,7 @@ class Drawer {
     act->b = below(kMembers);
     act->c = chance(2);
   }
-  int way_of_waiting() { return below(in_one_process() ? 3 : 2); }  // Way::kPlain, kAtOnce, kStream
+  int way_of_messages() { return below(in_one_process() ? 3 : 2); }  // Way::kPlain, kAtOnce, kStream
 
   void made_work(const Act& act) { works_.push_back(act.id); }
 
@@ -159,7 +138,7 @@ class Drawer {
         act.call = draw_call();
         act.way =
             chance(2) ? static_cast<int>(Way::kAtOnce) : below(in_one_process() ? static_cast<int>(Way::kCount) : 2);
-        if (static_cast<Way>(act.way) == Way::kEvent) act.c = below(3);
+        if (static_cast<Way>(act.way) == Way::kEvent) act.c = below(kEventWays);
         return made_work(act);
       }
       case 4: {
@@ -169,7 +148,7 @@ class Drawer {
         draw_message(&act);
         act.a = chance(2);
         act.b = chance(2);
-        act.way = way_of_waiting();
+        act.way = way_of_messages();
         return made_work(act);
       }
       case 5:
@@ -206,7 +185,7 @@ class Drawer {
           act.a = chance(2);
         } else {
           Act& act = put_in_group(ActKind::kRefused);
-          act.a = below(16);
+          act.a = below(kRefusals);
         }
         return;
       case 14:
@@ -244,7 +223,7 @@ class Drawer {
   void add_message() {
     Act& act = put_in_group(ActKind::kMessage);
     draw_message(&act);
-    act.way = chance(2) ? 0 : way_of_waiting();
+    act.way = chance(2) ? 0 : way_of_messages();
     // A message that goes when its stream comes to it has a tag of its own.
     if (static_cast<Way>(act.way) != Way::kStream) act.seed = below(3);
     made_work(act);
@@ -308,7 +287,7 @@ class Drawer {
       put(ActKind::kStoreTimeout).b = chance(2);
     } else {
       Act& act = put(ActKind::kStoreMeeting);
-      act.a = below(6);
+      act.a = below(kMeetings);
       if (!in_one_process() && act.a == 4) act.a = 5;  // no watches over processes
       act.b = chance(2);
       act.c = chance(2);
@@ -321,7 +300,7 @@ class Drawer {
     if (kind == ActKind::kDropWork && works_.empty()) return bad();
     Act& act = put_in_group(kind);
     if (kind == ActKind::kGroupTimeout) {
-      act.a = below(6);
+      act.a = below(kTimeouts);
       act.c = chance(2);
     }
     if (kind == ActKind::kDropWork) act.a = works_[static_cast<size_t>(below(static_cast<int>(works_.size())))];
@@ -336,7 +315,7 @@ class Drawer {
   Fault draw_fault(bool delays) {
     using Kind = Fault::Kind;
     Fault fault;
-    fault.kind = delays ? Kind::kDelay : static_cast<Kind>(below(static_cast<int>(Kind::kStoreTimeout) + 1));
+    fault.kind = delays ? Kind::kDelay : static_cast<Kind>(below(kFaultKindCount));
     fault.rank = chance(6) ? -1 : some_rank();
     fault.nth = chance(6) ? -1 : 1 + below(6);
     fault.when = static_cast<Fault::When>(below(3));
@@ -368,64 +347,6 @@ class Drawer {
 };
 
 }  // namespace
-
-bool has_kernel(ReduceOp::Kind op, DType dtype) {
-  using Kind = ReduceOp::Kind;
-  if (dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2) return false;
-  switch (op) {
-    case Kind::kAvg:
-      return is_floating(dtype) || is_complex(dtype);
-    case Kind::kPremulSum:
-      return is_floating(dtype);
-    case Kind::kMin:
-    case Kind::kMax:
-      return !is_complex(dtype);
-    case Kind::kBand:
-    case Kind::kBor:
-    case Kind::kBxor:
-      return is_integral(dtype) || dtype == DType::kBool;
-    default:
-      return true;
-  }
-}
-
-bool Job::may_fail() const {
-  return std::any_of(acts.begin(), acts.end(), [](const Act& act) { return act.ends_badly(); }) ||
-         std::any_of(faults.begin(), faults.end(),
-                     [](const Fault& fault) { return fault.kind != Fault::Kind::kDelay; }) ||
-         fault_rate != 0;
-}
-
-FaultPlan Job::fault_plan() const {
-  if (fault_rate == 0) return faults;
-  return FaultPlan::seeded(static_cast<uint64_t>(seed), fault_rate / 1000.0).plus(faults);
-}
-
-int tag_of(const Act& act) {
-  constexpr int kOthers = 2;
-  const bool is_message = act.type() == ActKind::kMessage;
-  return is_message && act.seed > 0 ? act.seed - 1 : kOthers + act.id;
-}
-
-Crossing crossing_of(const Act& act) {
-  Prng prng(static_cast<uint64_t>(act.seed));
-  Crossing crossing;
-  const size_t messages = static_cast<size_t>(act.c) + 2;
-  const auto first = static_cast<int>(prng.below(2));
-  crossing.tags.push_back(first);
-  while (crossing.tags.size() < messages) crossing.tags.push_back(static_cast<int>(prng.below(2)));
-  crossing.tags.back() = 1 - first;
-  // The tags in another order; of each the messages in the order of the sends.
-  std::vector<int> tags = crossing.tags;
-  for (size_t i = messages; i > 1; --i) std::swap(tags[i - 1], tags[prng.below(i)]);
-  std::array<size_t, 2> next = {};
-  for (const int tag : tags) {
-    size_t& at = next[static_cast<size_t>(tag)];
-    while (crossing.tags[at] != tag) ++at;
-    crossing.taken.push_back(static_cast<int>(at++));
-  }
-  return crossing;
-}
 
 Job draw_job(uint64_t seed, Palette palette, int world_size) { return Drawer(seed, palette, world_size).draw(); }
 

@@ -1,11 +1,14 @@
 #include "tests/campaign/ends.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sim/base/text.h"
+#include "sim/schedule/policies.h"
 #include "tests/campaign/rank_run.h"
 
 namespace rankloom {
@@ -20,6 +23,7 @@ constexpr const char* kCrashed = "crashed by plan";  // an exception that no pro
 // The ends that a job may have, by the kind of the error that came first.
 struct Ends {
   std::set<std::string> kinds;
+  std::map<std::string, std::set<int>> ranks;  // by kind: those that may have that error first; none: any
   bool must_fail = false;
   std::string why;
 
@@ -51,6 +55,9 @@ End end_of(const RunReport::Outcome& outcome) {
     const std::string text = error.what();
     if (text.size() < 20 || !text.starts_with(kind + ": "))
       return {"", absl::StrCat("an error without a text: ", text)};
+    if (absl::StrContains(text, "the run did not end within") ||
+        internal::is_error_of_replay(internal::message_of(error.status())))
+      return {"", text};
     return {kind, {}};
   } catch (const PlannedError&) {
     return {kPlanned, {}};
@@ -62,18 +69,35 @@ End end_of(const RunReport::Outcome& outcome) {
   }
 }
 
-// `where`: the groups in which the act is made.
-void add_act(const Act& act, const Partition& where, Ends* ends) {
+// Whether the group of an act has another one later; of these that all members make, or any.
+bool has_more(const Plan& plan, size_t act, bool of_all) {
+  const std::vector<Act>& acts = plan.job().acts;
+  for (size_t i = act + 1; i < acts.size(); ++i) {
+    const Act& later = acts[i];
+    if (plan.where(i) == nullptr) continue;
+    const bool here = later.group == acts[act].group && later.dim == acts[act].dim;
+    const bool second = later.type() == ActKind::kTwoGroups && later.a == acts[act].group && later.b == acts[act].dim;
+    const bool by_all = later.type() == ActKind::kCollective || later.type() == ActKind::kMonitored;
+    if (of_all ? here && by_all : here || second) return true;
+  }
+  return false;
+}
+
+void add_act(const Plan& plan, size_t at, Ends* ends) {
+  const Act& act = plan.job().acts[at];
+  const Partition& where = *plan.where(at);
   const std::string name(act_name(act.type()));
   const bool member = where.has(act.rank);
   const bool has_others = member && where.of(act.rank).size() > 1;
   switch (act.type()) {
     case ActKind::kThrow:
+      ends->ranks[kPlanned].insert(act.rank);
       return ends->must(name, {kPlanned});
     case ActKind::kAbortWorld:
       return ends->must(name, {"Aborted"});
     case ActKind::kAbortGroup:
       if (member) ends->may(name, {"Aborted"});
+      ends->must_fail |= member && has_more(plan, at, /*of_all=*/true);
       return;
     case ActKind::kDropWork:  // Aborted where a stream has the call
       return ends->may(name, {"RankFailed", "Aborted"});
@@ -87,6 +111,9 @@ void add_act(const Act& act, const Partition& where, Ends* ends) {
     case ActKind::kGroupTimeout:  // Mismatch where others come to the group with their next calls
       if (!has_others) return;
       if (act.a == 5) return ends->must(name, {"Timeout"});
+      // A group's timeout does not keep a job that is stuck from being a deadlock.
+      if (!has_more(plan, at, /*of_all=*/false))
+        return act.a == 2 ? ends->must(name, {"Timeout", "Deadlock"}) : ends->must(name, {"Timeout"});
       return ends->must(name, {"Timeout", "Mismatch", "Aborted", "Deadlock"});
     default:
       return;
@@ -97,6 +124,8 @@ void add_fault(const Fault& fault, bool others_may_leave, Ends* ends) {
   const std::string name(internal::fault_kind_name(fault.kind));
   switch (fault.kind) {
     case Fault::Kind::kCrash:
+      ends->ranks[kCrashed].insert(fault.rank);
+      if (!others_may_leave) ends->ranks["RankFailed"].insert(fault.rank);
       return ends->must(name, {"RankFailed", kCrashed});
     case Fault::Kind::kHang:
       return ends->must(name, {"Deadlock"});
@@ -121,17 +150,26 @@ Ends ends_of(const Plan& plan, const RunReport& report) {
   const Job& job = plan.job();
   const bool leaves = std::any_of(job.acts.begin(), job.acts.end(), [](const Act& act) { return act.ends_badly(); });
   for (size_t i = 0; i < job.acts.size(); ++i) {
-    const Act& act = job.acts[i];
-    if (act.ends_badly() && plan.where(i) != nullptr) add_act(act, *plan.where(i), &ends);
+    if (job.acts[i].ends_badly() && plan.where(i) != nullptr) add_act(plan, i, &ends);
   }
   for (const Fault& fault : report.faults) add_fault(fault, leaves, &ends);
   return ends;
+}
+
+// Of a fault that happened the report has the rank, and its call by number.
+bool is_planned(const Job& job, const Fault& fault) {
+  return job.fault_rate != 0 || std::any_of(job.faults.begin(), job.faults.end(), [&](const Fault& planned) {
+           return planned.kind == fault.kind && (planned.rank < 0 || planned.rank == fault.rank);
+         });
 }
 
 }  // namespace
 
 std::optional<std::string> wrong_end(const Plan& plan, const JobRun& run) {
   const RunReport& report = run.report;
+  for (const Fault& fault : report.faults) {
+    if (!is_planned(plan.job(), fault)) return absl::StrCat("a fault that nobody planned: ", fault.text());
+  }
   std::vector<End> ends;
   for (const RunReport::Outcome& outcome : report.outcomes) {
     ends.push_back(end_of(outcome));
@@ -150,6 +188,11 @@ std::optional<std::string> wrong_end(const Plan& plan, const JobRun& run) {
   if (report.text().size() < 20) return absl::StrCat("a report without a text: ", report.text());
   const std::string first = report.first_failed >= 0 ? ends[static_cast<size_t>(report.first_failed)].kind
                                                      : std::string(internal::error_kind_name(error_kind(report.cause)));
+  const auto ranks = planned.ranks.find(first);
+  if (ranks != planned.ranks.end() && ranks->second.count(report.first_failed) == 0) {
+    return absl::StrCat("rank ", report.first_failed, " failed first, want rank ", absl::StrJoin(ranks->second, " or "),
+                        ": ", report.text());
+  }
   if (planned.kinds.count(first) != 0) return std::nullopt;
   return absl::StrCat("failed by ", first.empty() ? "a rank that returned" : first, ", want ",
                       planned.kinds.empty() ? "no failure" : absl::StrJoin(planned.kinds, " or "),

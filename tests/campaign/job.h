@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -82,6 +83,39 @@ enum class WaitWay : uint8_t {
   kCount,
 };
 
+// The collectives that are drawn.
+inline constexpr std::array kCollectives = {
+    OpType::kBroadcast,
+    OpType::kAllReduce,
+    OpType::kReduce,
+    OpType::kAllGather,
+    OpType::kAllGatherIntoTensor,
+    OpType::kGather,
+    OpType::kScatter,
+    OpType::kReduceScatter,
+    OpType::kReduceScatterTensor,
+    OpType::kAllToAll,
+    OpType::kAllToAllSingle,
+    OpType::kBarrier,
+    OpType::kAllReduceCoalesced,
+    OpType::kAllGatherIntoTensorCoalesced,
+    OpType::kReduceScatterTensorCoalesced,
+};
+// Of the other operations each has an act of its own: monitored_barrier, send, recv, coalesced, new_group, split_group.
+static_assert(kCollectives.size() + 6 == internal::kOpTypeCount);
+// Those of torch.distributed's gloo.
+inline constexpr std::array kCollectivesOfGloo = {
+    OpType::kBroadcast,           OpType::kAllReduce, OpType::kReduce,         OpType::kAllGather,
+    OpType::kAllGatherIntoTensor, OpType::kGather,    OpType::kScatter,        OpType::kReduceScatter,
+    OpType::kReduceScatterTensor, OpType::kAllToAll,  OpType::kAllToAllSingle, OpType::kBarrier,
+};
+bool is_reduction(OpType op);
+// Ends the process: a switch that says nothing of a value would let a call go by that nobody has made or looked at.
+[[noreturn]] void no_such(std::string_view what, int number);
+
+// How many choices an act has: by its `a`, of kEvent by its `c`.
+inline constexpr int kRefusals = 16, kMeetings = 6, kTimeouts = 6, kEventWays = 3;
+
 // One collective, as all members make it; what they give differs.
 struct JobCall {
   int op = static_cast<int>(OpType::kBarrier);
@@ -99,6 +133,7 @@ struct JobCall {
 
   OpType type() const { return static_cast<OpType>(op); }
   DType element() const { return static_cast<DType>(dtype); }
+  friend bool operator==(const JobCall&, const JobCall&) = default;
 };
 
 struct Act {
@@ -117,6 +152,7 @@ struct Act {
 
   ActKind type() const { return static_cast<ActKind>(kind); }
   bool ends_badly() const { return type() >= ActKind::kThrow; }
+  friend bool operator==(const Act&, const Act&) = default;
 };
 
 struct Job {
@@ -135,6 +171,7 @@ struct Job {
   // Whether it may end badly: by an act, or by a fault that is no delay.
   bool may_fail() const;
   FaultPlan fault_plan() const;
+  friend bool operator==(const Job&, const Job&) = default;
 };
 
 // The tag of a message: 0 or 1, which others have as well, or one of its own.
@@ -158,7 +195,8 @@ enum class Palette : uint8_t { kAll, kGood, kNested, kMpi, kTorch };
 // The same job for the same seed on every machine.
 Job draw_job(uint64_t seed, Palette palette = Palette::kAll, int world_size = 0);
 
-// A line for the job and one for each act, as kept in the corpus. Only numbers that are not 0 are written.
+// A line for the job and one for each act, as kept in the corpus. Only what differs from a default is written;
+// operations, dtypes and reductions by name. New values of the enums of this file go to the end of theirs.
 std::string to_text(const Job& job);
 // Errors: InvalidArgument that names the line.
 absl::StatusOr<Job> parse_job(std::string_view text);

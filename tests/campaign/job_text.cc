@@ -24,10 +24,28 @@ constexpr std::array<std::string_view, static_cast<size_t>(ActKind::kCount)> kAc
     "other_call",    "group_timeout",
 };
 
+// Names of a number's values: those of the library's enums are part of no format.
+struct Names {
+  int count;
+  std::string (*of)(int number);
+};
+constexpr Names kOpNames = {internal::kOpTypeCount,
+                            [](int number) { return std::string(op_name(static_cast<OpType>(number))); }};
+constexpr Names kDTypeNames = {internal::kDTypeCount,
+                               [](int number) { return std::string(dtype_name(static_cast<DType>(number))); }};
+constexpr Names kReduceNames = {internal::kReduceOpCount, [](int number) {
+                                  const auto kind = static_cast<ReduceOp::Kind>(number);
+                                  return kind == ReduceOp::Kind::kPremulSum ? "premul_sum" : ReduceOp(kind).name();
+                                }};
+// JobCall::order and Job::rooted have none.
+static_assert(static_cast<int>(ReduceOp::Order::Kind::kSeeded) == 4);
+static_assert(static_cast<int>(GroupOptions::Rooted::kBySchedule) == 2);
+
 template <typename T>
 struct Field {
   std::string_view name;
   int T::*number;
+  const Names* names = nullptr;
 };
 constexpr Field<Job> kJobFields[] = {
     {"world_size", &Job::world_size}, {"seed", &Job::seed},         {"eager_bytes", &Job::eager_bytes},
@@ -39,19 +57,48 @@ constexpr Field<Act> kActFields[] = {
     {"b", &Act::b},   {"c", &Act::c},         {"way", &Act::way}, {"seed", &Act::seed},
 };
 constexpr Field<JobCall> kCallFields[] = {
-    {"op", &JobCall::op},         {"dtype", &JobCall::dtype},   {"reduce", &JobCall::reduce},
-    {"count", &JobCall::count},   {"uneven", &JobCall::uneven}, {"root", &JobCall::root},
-    {"values", &JobCall::values}, {"order", &JobCall::order},   {"in_place", &JobCall::in_place},
-    {"rows", &JobCall::rows},     {"factor", &JobCall::factor}, {"timed", &JobCall::timed},
+    {"op", &JobCall::op, &kOpNames},
+    {"dtype", &JobCall::dtype, &kDTypeNames},
+    {"reduce", &JobCall::reduce, &kReduceNames},
+    {"count", &JobCall::count},
+    {"uneven", &JobCall::uneven},
+    {"root", &JobCall::root},
+    {"values", &JobCall::values},
+    {"order", &JobCall::order},
+    {"in_place", &JobCall::in_place},
+    {"rows", &JobCall::rows},
+    {"factor", &JobCall::factor},
+    {"timed", &JobCall::timed},
 };
 
 template <typename T, size_t N>
 void write(const T& object, const Field<T> (&fields)[N], std::string* text) {
   const T usual = {};
   for (const Field<T>& field : fields) {
-    if (object.*field.number != usual.*field.number)
-      absl::StrAppend(text, " ", std::string(field.name), "=", object.*field.number);
+    const int number = object.*field.number;
+    if (number == usual.*field.number) continue;
+    absl::StrAppend(text, " ", std::string(field.name), "=");
+    if (field.names != nullptr) {
+      *text += field.names->of(number);
+    } else {
+      absl::StrAppend(text, number);
+    }
   }
+}
+
+bool read_name(std::string_view word, const Names& names, int* number) {
+  for (int value = 0; value < names.count; ++value) {
+    if (names.of(value) != word) continue;
+    *number = value;
+    return true;
+  }
+  return false;
+}
+
+bool read_number(std::string_view word, int* number) {
+  const char* const end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, *number);
+  return error == std::errc() && stop == end;
 }
 
 // The numbers of a line, behind its first word.
@@ -63,9 +110,9 @@ bool read(const std::vector<std::string>& words, const Field<T> (&fields)[N], T*
     bool known = false;
     for (const Field<T>& field : fields) {
       if (words[i].substr(0, equals) != field.name) continue;
-      const char* const end = words[i].data() + words[i].size();
-      const auto [stop, error] = std::from_chars(words[i].data() + equals + 1, end, object->*field.number);
-      known = error == std::errc() && stop == end;
+      const std::string_view value = std::string_view(words[i]).substr(equals + 1);
+      int* const number = &(object->*field.number);
+      known = field.names != nullptr ? read_name(value, *field.names, number) : read_number(value, number);
     }
     if (!known) return false;
   }

@@ -82,9 +82,11 @@ class MpiCall {
       case OpType::kAllToAll:
       case OpType::kAllToAllSingle:
         return all_to_all();
-      default:
+      case OpType::kBarrier:
         MPI_Barrier(comm_);
         return "";
+      default:
+        no_such("collective", call_.op);
     }
   }
 
@@ -207,19 +209,7 @@ class MpiCall {
 
 }  // namespace
 
-bool mpi_has(const JobCall& call) {
-  switch (call.type()) {
-    case OpType::kAllReduce:
-    case OpType::kAllReduceCoalesced:
-    case OpType::kReduce:
-    case OpType::kReduceScatter:
-    case OpType::kReduceScatterTensor:
-    case OpType::kReduceScatterTensorCoalesced:
-      return mpi_reduction(call).has_value();
-    default:
-      return true;
-  }
-}
+bool mpi_has(const JobCall& call) { return !is_reduction(call.type()) || mpi_reduction(call).has_value(); }
 
 std::string made_by_mpi(const JobCall& call, const std::vector<Bytes>& inputs, MPI_Comm comm) {
   return MpiCall(call, inputs, comm).make();

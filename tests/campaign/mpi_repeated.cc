@@ -32,12 +32,6 @@ std::string row_name(size_t row) {
   return std::string(op_name(static_cast<OpType>(row)));
 }
 
-bool reduces(OpType op) {
-  return op == OpType::kAllReduce || op == OpType::kAllReduceCoalesced || op == OpType::kReduce ||
-         op == OpType::kReduceScatter || op == OpType::kReduceScatterTensor ||
-         op == OpType::kReduceScatterTensorCoalesced;
-}
-
 // Communicators of a job's groups, each made when it is first wanted: by its members or by all processes.
 class Communicators {
  public:
@@ -242,10 +236,10 @@ class Repetition {
     if (call.type() == OpType::kReduce && me_ != call.root % n()) return;  // leaves its input
     const std::string want = result_of(call, act.id, inputs, me_);
     std::array<bool, kDifferences> differs = {};
-    const bool written = got != want && got.size() == want.size() && reduces(call.type()) &&
+    const bool written = got != want && got.size() == want.size() && is_reduction(call.type()) &&
                          all_written(call, inputs, got, want, &differs);
     compare(act, number, written ? want : got, want);
-    row.exact += !want.empty() && (!reduces(call.type()) || is_exact(call));
+    row.exact += !want.empty() && (!is_reduction(call.type()) || is_exact(call));
     row.written += written;
     for (size_t i = 0; written && i < kDifferences; ++i) {
       if (differs[i]) ++repeated_.kinds[i][call.reduce][call.dtype];

@@ -26,7 +26,7 @@ struct Repeated {
     int64_t wrong = 0;
   };
   std::array<Row, kRows> rows = {};
-  static constexpr int kReductions = static_cast<int>(ReduceOp::Kind::kPremulSum) + 1;
+  static constexpr int kReductions = internal::kReduceOpCount;
   int64_t kinds[kDifferences][kReductions][internal::kDTypeCount] = {};  // results that differ so
 
   Row sum() const;

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "tests/campaign/run_job.h"
 #include "tests/campaign/store_script.h"
 #include "tests/collectives/kernels/reduce_oracle.h"
 
@@ -103,6 +102,8 @@ class Oracle {
       case ActKind::kSharedCount:
         for (int rank = 0; rank < job_.world_size; ++rank) see(rank, act.id, shared_count_text(job_.world_size));
         return;
+      case ActKind::kSleep:
+        return see(act.rank, act.id, kSlept);
       case ActKind::kRandom:
         return see(act.rank, act.id, kDrawn);
       case ActKind::kNestedWorld:
@@ -315,8 +316,10 @@ std::string result_of(const JobCall& call, int act, const std::vector<std::vecto
                &out);
       }
       break;
-    default:
+    case OpType::kBarrier:
       break;
+    default:
+      no_such("collective", call.op);
   }
   return out;
 }

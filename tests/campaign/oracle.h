@@ -5,28 +5,16 @@
 #include <vector>
 
 #include "tests/campaign/plan.h"
+#include "tests/campaign/sights.h"
 #include "tests/campaign/values.h"
 
 namespace rankloom {
 
-// Something that a rank saw, as bytes or text.
-struct Sight {
-  int act = 0;
-  std::string saw;
-  friend bool operator==(const Sight&, const Sight&) = default;
-};
-
-// All that one rank saw.
-struct RankLog {
-  std::vector<Sight> seen;          // in the rank's order
-  std::map<int, std::string> late;  // [act] by owners of tensors, whose works nobody waited for
-};
-using JobLog = std::vector<RankLog>;  // by rank
-
 // The sights that each rank must have, whatever the schedule: computed act by act, without ranks, threads or kernels.
 // Of a job that ends badly: what it would see otherwise, of which it sees a beginning.
 JobLog oracle(const Plan& plan);
-// The inputs of a rank in an act: of each part the tensors; of messages one part with one tensor.
+// The inputs of a rank in an act: of each part the tensors; of messages one part with one tensor, of a
+// crossing one part with a tensor for each message.
 using Given = std::map<std::pair<int, int>, std::vector<std::vector<Bytes>>>;  // [rank, act]
 JobLog oracle(const Plan& plan, Given* given);
 

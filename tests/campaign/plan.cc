@@ -16,8 +16,8 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-// Only Act::rank does something.
-bool is_of_one_rank(ActKind kind) {
+// Act::rank has a part of its own.
+bool names_a_rank(ActKind kind) {
   switch (kind) {
     case ActKind::kWait:
     case ActKind::kOptions:
@@ -33,11 +33,29 @@ bool is_of_one_rank(ActKind kind) {
     case ActKind::kAbortGroup:
     case ActKind::kDropWork:
     case ActKind::kLeave:
+    case ActKind::kOtherCall:
     case ActKind::kGroupTimeout:
       return true;
-    default:
+    case ActKind::kCollective:
+    case ActKind::kCoalesced:
+    case ActKind::kMessage:
+    case ActKind::kAnySource:
+    case ActKind::kRing:
+    case ActKind::kCrossed:
+    case ActKind::kTwoGroups:
+    case ActKind::kMonitored:
+    case ActKind::kNewGroup:
+    case ActKind::kSplitGroup:
+    case ActKind::kMesh:
+    case ActKind::kInitGroup:
+    case ActKind::kDestroyGroup:
+    case ActKind::kRefused:
+    case ActKind::kStoreMeeting:
+    case ActKind::kSharedCount:
+    case ActKind::kCount:
       return false;
   }
+  no_such("act", static_cast<int>(kind));
 }
 
 }  // namespace
@@ -99,7 +117,7 @@ Plan::Plan(const Job& job) : job_(job) {
       default:
         parent = world;
     }
-    if (is_of_one_rank(act.type()) && act.rank >= job.world_size) parent = nullptr;
+    if (names_a_rank(act.type()) && act.rank >= job.world_size) parent = nullptr;
     where_.push_back(parent);
   }
 }

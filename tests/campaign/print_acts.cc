@@ -40,6 +40,7 @@ std::string RankPrinter::print() {
   }
   if (!open_.empty()) line("// What is left.");
   while (!open_.empty()) finish(open_.begin()->first, WaitWay::kWait);
+  line("memory.check();");
   return absl::StrCat(head(), text_);
 }
 
@@ -109,7 +110,9 @@ bool RankPrinter::step(const Act& act, const Partition& where) {
       two_groups(act, where);
       return true;
     case ActKind::kMonitored:
-      if (member) line(group(act), "->monitored_barrier({}, ", act.a == 1 ? "true" : "false", ");");
+      if (member)
+        line("log.comes(", act.id, ", ", where.of(me_)[0], ", ", size, ", [&] { ", group(act),
+             "->monitored_barrier({}, ", act.a == 1 ? "true" : "false", "); });");
       return true;
     case ActKind::kNewGroup:
     case ActKind::kSplitGroup:
@@ -155,7 +158,11 @@ void RankPrinter::step_of_rank(const Act& act, const Partition& where) {
     case ActKind::kYield:
       return line("rank.yield();");
     case ActKind::kSleep:
-      return line("rank.sleep_for(absl::Microseconds(", act.a, "));");
+      begin();
+      line("const absl::Duration before = rank.now();");
+      line("rank.sleep_for(absl::Microseconds(", act.a, "));");
+      see(act.id, absl::StrCat("slept_text(rank.now() - before, ", act.a, ")"));
+      return end();
     case ActKind::kRandom:
       draws_ = true;
       return see(act.id, absl::StrCat("rank.rng().next() == shadow.next() ? ", literal_text(kDrawn),
@@ -175,10 +182,13 @@ void RankPrinter::step_of_rank(const Act& act, const Partition& where) {
       return drop(act.a);
     case ActKind::kLeave:
       return line("return;");
-    default:
+    case ActKind::kGroupTimeout:
       if (member && where.of(me_).size() > 1) {
         stands_alone(act, static_cast<int>(where.of(me_).size()), where.member(me_));
       }
+      return;
+    default:
+      no_such("act of one rank", act.kind);
   }
 }
 
@@ -212,9 +222,10 @@ void RankPrinter::refused(const Act& act, int size, int member) {
                    ", -1))"),
       absl::StrCat("all_gather_into_tensor(TensorView(wrong.data(), DType::kFloat32, {", 2 * size,
                    "}), TensorView(wrong.data() + 1, DType::kFloat32, {2}))"),
+      "split_group(-2)",
   };
-  const size_t a = static_cast<size_t>(act.a);
-  const std::string call = a < calls.size() ? calls[a] : "split_group(-2)";
+  if (calls.size() != kRefusals) no_such("wrong argument", act.a);
+  const std::string& call = calls.at(static_cast<size_t>(act.a));
   const auto uses = [&](std::string_view word) { return call.find(word) != std::string::npos; };
   begin();
   if (uses("two")) line("std::vector<float> two = {1, 2};");
@@ -260,13 +271,16 @@ void RankPrinter::meet(const Act& act) {
     case 4:
       meet_last(act);
       break;
-    default:
+    case 5:
       if (first) {
         values("append");
         line("store.set(", literal_text(absl::StrCat("meeting ", act.id, ". is whole")), ", \"\");");
       }
       line("store.wait({", literal_text(absl::StrCat("meeting ", act.id, ". is whole")), "});");
       see(act.id, absl::StrCat("store.get(", key, ")"));
+      break;
+    default:
+      no_such("way to meet in the store", act.a);
   }
   end();
 }
@@ -391,8 +405,10 @@ void RankPrinter::stands_alone(const Act& act, int size, int member) {
       return line(pg, "->monitored_barrier(", soon, ", ", act.c == 1 ? "true" : "false", ");");
     case 4:
       return line(pg, "->recv(", one, ", ", member == 0 ? 1 : 0, ", 9, {.timeout = ", soon, "}).wait();");
-    default:
+    case 5:
       return line("store_barrier(rank.store(), \"alone ", act.id, "\", 0, 2, ", soon, ");");
+    default:
+      no_such("timeout of a group", act.a);
   }
 }
 

@@ -16,6 +16,7 @@ static_assert(std::size(kDTypeNames) == internal::kDTypeCount);
 
 std::string reduce_text(const ReduceOp& op) {
   constexpr const char* kNames[] = {"kSum", "kAvg", "kProduct", "kMin", "kMax", "kBand", "kBor", "kBxor"};
+  static_assert(std::size(kNames) + 1 == internal::kReduceOpCount);
   if (op.kind() == ReduceOp::Kind::kPremulSum) return absl::StrFormat("ReduceOp::premul_sum(%.17g)", op.factor());
   return absl::StrCat("ReduceOp::", kNames[static_cast<size_t>(op.kind())]);
 }
@@ -60,23 +61,19 @@ RankPrinter::Views RankPrinter::views(const Act& act, const JobCall& call, int p
   const auto input = [&](size_t i) { return absl::StrCat(prefix, "in", i); };
   const auto output = [&](size_t i) { return absl::StrCat(prefix, "out", i); };
   Views views;
-  const OpType op = call.type();
-  const bool in_inputs = (op == OpType::kScatter && !shape.inputs.empty()) || op == OpType::kReduceScatter ||
-                         op == OpType::kReduceScatterTensor;
-  const bool in_outputs = (op == OpType::kGather && !shape.outputs.empty()) || op == OpType::kAllGather ||
-                          op == OpType::kAllGatherIntoTensor;
+  const Within within = within_of(call, shape);
   const auto inputs = [&] {
     for (const int64_t numel : shape.inputs) views.in.push_back(view(input(views.in.size()), act.id, call, numel));
   };
   if (shape.same) {
     inputs();
     views.out = views.in;
-  } else if (call.in_place != 0 && in_inputs) {
+  } else if (within == Within::kInputs) {
     inputs();
     views.out.push_back(own_view(output(0), views.in, shape.outputs[0], shape.inputs[0], member));
   } else {
     for (const int64_t numel : shape.outputs) views.out.push_back(view(output(views.out.size()), act.id, call, numel));
-    if (call.in_place != 0 && in_outputs) {
+    if (within == Within::kOutputs) {
       views.in.push_back(own_view(input(0), views.out, shape.inputs[0], shape.outputs[0], member));
     } else {
       inputs();
@@ -84,7 +81,9 @@ RankPrinter::Views RankPrinter::views(const Act& act, const JobCall& call, int p
   }
   for (size_t i = 0; i < views.in.size(); ++i) {
     const std::string bytes = given(act.id, static_cast<size_t>(part), i);
-    if (!bytes.empty()) views.fills.push_back(absl::StrCat("write(", views.in[i], ", \"", bytes, "\");"));
+    const bool keeps = !shape.same && within == Within::kNothing;
+    const std::string give = keeps ? absl::StrCat("give(*", name("t", act.id), ", ") : "write(";
+    if (!bytes.empty()) views.fills.push_back(absl::StrCat(give, views.in[i], ", \"", bytes, "\");"));
   }
   return views;
 }
@@ -144,8 +143,10 @@ std::string RankPrinter::call_text(const std::string& group, const JobCall& call
       return made({outs, ins, reduce, options});
     case OpType::kAllToAllSingle:
       return made({out, in, splits_text(call, size, where.member(me_)), options});
-    default:
+    case OpType::kBarrier:
       return made({options.empty() ? "{}" : options, absl::StrCat("\"barrier ", act, "\"")});
+    default:
+      no_such("collective", call.op);
   }
 }
 
@@ -168,19 +169,20 @@ void RankPrinter::collective(const Act& act, const Partition& where) {
     line("const auto owner = log.owner(", act.id, ", ", tensors_name, ", ", list_text(views.out), ", \"",
          hex_text(sight(act.id)), "\");");
     fill(act, views.fills, false);
+    come(act, act.call, 0, where.of(me_));
     line("(void)", made(), ";");
     return end();
   }
-  Open open = {.have = saw};
+  Open open = {.outputs = saw, .has_result = true};
   open.streamed = way == Way::kStream || way == Way::kEvent;
   fill(act, views.fills, open.streamed);
   works_[act.id] = false;
+  come(act, act.call, 0, where.of(me_));
   push(act.id, made());
-  open.snapshot = way == Way::kBlocks || way == Way::kEvent;
-  if (open.snapshot) {
+  if (way == Way::kBlocks || way == Way::kEvent) {
     const std::string seen = name("seen", act.id);
     line("const auto ", seen, " = std::make_shared<std::string>();");
-    open.have = absl::StrCat("*", seen);
+    open.snapshot = absl::StrCat("*", seen);
     if (way == Way::kBlocks) {
       const std::string blocked = stream(1);
       line(name("w", act.id), "[0].block_current_stream(*", blocked, ");");
@@ -214,6 +216,7 @@ void RankPrinter::two_groups(const Act& act, const Partition& where) {
   for (const int i : {first, 1 - first}) {
     if (!partitions[i]->has(me_)) continue;
     fill(act, views[i].fills, false);
+    come(act, *calls[i], i, partitions[i]->of(me_));
     const std::string made = call_text(names[i], *calls[i], act.id, *partitions[i], views[i], Way::kPlain);
     if (act.c == 0 || i == first) {
       push(act.id, made);
@@ -231,7 +234,7 @@ void RankPrinter::two_groups(const Act& act, const Partition& where) {
     push(act.id, "std::move(*made)");
     end();
   }
-  keep(act, {.have = absl::StrCat("bytes_of(", list_text(outs), ")")});
+  keep(act, {.outputs = absl::StrCat("bytes_of(", list_text(outs), ")")});
 }
 
 void RankPrinter::coalesced(const Act& act, const Partition& where) {
@@ -251,15 +254,17 @@ void RankPrinter::coalesced(const Act& act, const Partition& where) {
   if (act.a == 1) {
     view(sent, act.id, act.call, act.call.count);
     outs.push_back(view(received, act.id, act.call, act.call.count));
-    line("write(", sent, ", \"", given(act.id, act.parts.size(), 0), "\");");
+    line("give(*", name("t", act.id), ", ", sent, ", \"", given(act.id, act.parts.size(), 0), "\");");
   }
   if (streamed) fill(act, fills, true);
   begin();
   line(group(act), "->start_coalescing();");
   line("std::vector<Work> parts;");
   const auto part = [&](const std::string& made) { line("parts.push_back(", made, ");"); };
-  for (size_t p = 0; p < parts.size(); ++p)
+  for (size_t p = 0; p < parts.size(); ++p) {
+    come(act, act.parts[p], static_cast<int>(p), where.of(me_));
     part(call_text(group(act), act.parts[p], act.id, where, parts[p], Way::kPlain));
+  }
   if (act.a == 1) {
     part(absl::StrCat(group(act), "->send(", sent, ", ", (member + 1) % size, ", ", tag_of(act), ")"));
     part(absl::StrCat(group(act), "->recv(", received, ", ", (member + size - 1) % size, ", ", tag_of(act), ")"));
@@ -267,7 +272,7 @@ void RankPrinter::coalesced(const Act& act, const Partition& where) {
   if (act.b == 1) line("parts.clear();");
   works_[act.id] = false;
   push(act.id, absl::StrCat(group(act), "->end_coalescing(", streamed ? "{.stream = &*s0}" : "", ")"));
-  keep(act, {.have = absl::StrCat("bytes_of(", list_text(outs), ")"), .streamed = streamed});
+  keep(act, {.outputs = absl::StrCat("bytes_of(", list_text(outs), ")"), .streamed = streamed});
   end();
 }
 
@@ -290,11 +295,12 @@ void RankPrinter::message(const Act& act, int size, int member) {
   if (act.c == 1) receive();
   if (member == from) {
     view(in, act.id, act.call, act.call.count);
-    fill(act, {absl::StrCat("write(", in, ", \"", given(act.id, act.parts.size(), 0), "\");")}, streamed);
+    fill(act, {absl::StrCat("give(*", name("t", act.id), ", ", in, ", \"", given(act.id, act.parts.size(), 0), "\");")},
+         streamed);
     push(act.id, absl::StrCat(group(act), "->send(", in, ", ", to, sends));
   }
   if (act.c != 1) receive();
-  keep(act, {.have = member == to ? absl::StrCat("bytes_of({", out, "})") : "\"\"", .streamed = streamed});
+  keep(act, {.outputs = member == to ? absl::StrCat("bytes_of({", out, "})") : "std::string()", .streamed = streamed});
 }
 
 void RankPrinter::any_source(const Act& act, int size, int member) {
@@ -304,16 +310,16 @@ void RankPrinter::any_source(const Act& act, int size, int member) {
   works_[act.id] = false;
   if (member != to) {
     const std::string in = view(prefix + "in", act.id, act.call, act.call.count);
-    line("write(", in, ", \"", given(act.id, 0, 0), "\");");
+    line("give(*", name("t", act.id), ", ", in, ", \"", given(act.id, 0, 0), "\");");
     push(act.id, absl::StrCat(group(act), "->send(", in, ", ", to, ", ", tag_of(act), ")"));
-    return keep(act, {.have = "\"\""});
+    return keep(act, {.outputs = "std::string()"});
   }
   std::vector<std::string> outs;
   for (int i = 1; i < size; ++i) {
     outs.push_back(view(absl::StrCat(prefix, "out", i - 1), act.id, act.call, act.call.count));
     push(act.id, absl::StrCat(group(act), "->recv_any(", outs.back(), ", ", tag_of(act), ")"));
   }
-  keep(act, {.have = absl::StrCat("by_source(", works, ", ", list_text(outs), ")")});
+  keep(act, {.outputs = absl::StrCat("by_source(", works, ", ", list_text(outs), ")")});
 }
 
 void RankPrinter::ring(const Act& act, int size, int member) {
@@ -322,7 +328,7 @@ void RankPrinter::ring(const Act& act, int size, int member) {
   tensors(act);
   const std::string in = view(prefix + "in", act.id, act.call, act.call.count);
   const std::string out = view(prefix + "out", act.id, act.call, act.call.count);
-  line("write(", in, ", \"", given(act.id, 0, 0), "\");");
+  line("give(*", name("t", act.id), ", ", in, ", \"", given(act.id, 0, 0), "\");");
   works_[act.id] = false;
   const auto op = [&](const std::string& kind, const std::string& tensor, int peer) {
     return absl::StrCat("{P2POp::Kind::", kind, ", ", tensor, ", ", peer, ", ", group(act), ".get(), ", tag_of(act),
@@ -330,7 +336,7 @@ void RankPrinter::ring(const Act& act, int size, int member) {
   };
   line(name("w", act.id), " = batch_isend_irecv({", op("kSend", in, (member + shift) % size), ", ",
        op("kRecv", out, (member + size - shift) % size), "});");
-  keep(act, {.have = absl::StrCat("bytes_of({", out, "})")});
+  keep(act, {.outputs = absl::StrCat("bytes_of({", out, "})")});
 }
 
 void RankPrinter::crossed(const Act& act, int size, int member) {
@@ -343,7 +349,7 @@ void RankPrinter::crossed(const Act& act, int size, int member) {
   works_[act.id] = false;
   for (int i = 0; member == from && i < static_cast<int>(crossing.tags.size()); ++i) {
     const std::string in = view(absl::StrCat(prefix, "in", i), act.id, act.call, act.call.count + i);
-    line("write(", in, ", \"", given(act.id, 0, static_cast<size_t>(i)), "\");");
+    line("give(*", name("t", act.id), ", ", in, ", \"", given(act.id, 0, static_cast<size_t>(i)), "\");");
     push(act.id, absl::StrCat(group(act), "->send(", in, ", ", to, ", ", tag(i), ")"));
   }
   std::vector<std::string> outs;
@@ -352,7 +358,7 @@ void RankPrinter::crossed(const Act& act, int size, int member) {
     outs.push_back(view(absl::StrCat(prefix, "out", taken), act.id, act.call, act.call.count + taken));
     push(act.id, absl::StrCat(group(act), "->recv(", outs.back(), ", ", from, ", ", tag(taken), ")"));
   }
-  keep(act, {.have = absl::StrCat("bytes_of(", list_text(outs), ")")});
+  keep(act, {.outputs = absl::StrCat("bytes_of(", list_text(outs), ")")});
 }
 
 void RankPrinter::call(const Act& act, const Partition& where) {
@@ -378,66 +384,116 @@ void RankPrinter::keep(const Act& act, const Open& open) {
   if (static_cast<Way>(act.way) == Way::kAtOnce) finish(act.id, WaitWay::kWait);
 }
 
+void RankPrinter::come(const Act& act, const JobCall& call, int part, const std::vector<int>& members) {
+  if (call.type() != OpType::kBarrier) return;
+  line("log.comes(*", name("t", act.id), ", ", act.id, ", ", part, ", ", members[0], ", ", members.size(), ");");
+}
+
 void RankPrinter::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;
   const Open open = it->second;
-  finish_streams(act, open);
+  const bool streams_first = open.streamed || act % 2 == 1;
+  begin();
+  const std::vector<std::string> at_event = streams_first ? finish_streams(act, open) : std::vector<std::string>();
   wait(act, way);
+  line("for (Work& work : ", name("w", act), ") must_be_done(work);");
+  line("const std::string first = ", open.outputs, ";");
+  std::vector<std::string> before = streams_first ? at_event : finish_streams(act, open);
+  before.insert(before.begin(), "first");
+  begin(absl::StrCat("for (Work& work : ", name("w", act), ")"));
+  line("work.wait();");
+  line("check(work);");
+  end();
   if (open.event_way >= 0) line(name("e", act), " = {};");
-  line("log.see(", act, ", *", name("t", act), ", ", open.have, ", \"", hex_text(sight(act)), "\");");
+  line("log.see(", act, ", *", name("t", act), ", alike(", open.snapshot.empty() ? open.outputs : open.snapshot, ", ",
+       list_text(before), "), \"", hex_text(sight(act)), "\");");
+  end();
   open_.erase(act);
 }
 
-void RankPrinter::finish_streams(int act, const Open& open) {
+// The names of texts: outputs at an event.
+std::vector<std::string> RankPrinter::finish_streams(int act, const Open& open) {
   const std::string event = name("e", act);
+  std::vector<std::string> saw;
   if (open.event_way == 0) line(event, ".synchronize();");
   // A loop that asks for what nobody completes has no end in the free gear.
-  if (open.event_way == 1 && !job_.may_fail()) line("while (!", event, ".query()) rank.yield();");
+  const bool polls = open.event_way == 1 && !job_.may_fail();
+  if (polls) line("while (!", event, ".query()) rank.yield();");
+  if (open.event_way == 0 || polls) {
+    line("const std::string at_event = ", open.outputs, ";");
+    saw = {"at_event"};
+  }
   for (int i = 0; i < 2; ++i) {
-    if (i == 0 ? !open.streamed : !open.streamed && !open.snapshot) continue;
+    if (i == 0 ? !open.streamed : !open.streamed && open.snapshot.empty()) continue;
     if (!has_stream_[i]) continue;
     line(name("s", i), "->synchronize();");
     line("check(*", name("s", i), ");");
   }
   if (open.event_way >= 0) line("check(", event, ");");
+  return saw;
 }
 
 void RankPrinter::wait(int act, WaitWay way) {
-  const std::string works = name("w", act), held = absl::StrCat("Held{", name("t", act), ", work}");
-  std::vector<std::string> all;
-  for (const auto& [other, open] : open_) all.push_back(name("w", other));
-  begin(absl::StrCat("for (Work& work : ", works, ")"));
-  if (way == WaitWay::kTimed && !job_.may_fail()) line("work.wait(absl::Hours(1));");
-  if (way == WaitWay::kPoll && !job_.may_fail()) line("while (!work.is_completed()) rank.yield();");
+  const std::string works = name("w", act);
   if (way == WaitWay::kAll) {
+    std::vector<std::string> all, waited_for;
+    for (const auto& [other, open] : open_) all.push_back(name("w", other));
+    for (const auto& [other, open] : open_) {
+      if (!open.streamed) waited_for.push_back(name("w", other));
+    }
     line("std::vector<Work> all = joined(", list_text(all), ");");
     line("wait_all(all);");
+    if (!waited_for.empty()) line("for (Work& work : joined(", list_text(waited_for), ")) must_be_done(work);");
+    return;
   }
-  if (way == WaitWay::kAny) line("(void)wait_any(", works, ");");
-  if (way == WaitWay::kFuture) {
-    line("Future future = work.get_future();");
-    line("(void)future.value();");
-    line("check(future);");
-  }
-  if (way == WaitWay::kResult) line("(void)work.result();");
-  if (way == WaitWay::kThen) {
-    line("const auto latch = std::make_shared<Latch>(1, \"callback\");");
-    line("work.then([latch](const absl::Status&) { latch->count_down(); });");
-    line("latch->wait();");
-  }
-  if (way == WaitWay::kHelper) {
-    line("const auto latch = std::make_shared<Latch>(1, \"helper\");");
-    begin(absl::StrCat("rank.world().spawn_helper([latch, held = ", held, "]() mutable"));
-    line("held.work.wait();");
-    line("latch->count_down();");
-    end(");");
-    line("latch->wait();");
-  }
-  if (way == WaitWay::kSynchronize) line("work.synchronize();");
-  line("work.wait();");
-  line("check(work);");
+  if (way == WaitWay::kAny) return line("wait_for_each(", works, ");");
+  begin(absl::StrCat("for (Work& work : ", works, ")"));
+  wait_for_one(act, way);
   end();
+}
+
+void RankPrinter::wait_for_one(int act, WaitWay way) {
+  switch (way) {
+    case WaitWay::kTimed:
+      return line(job_.may_fail() ? "work.wait();" : "work.wait(absl::Hours(1));");
+    case WaitWay::kPoll:
+      if (!job_.may_fail()) return line("while (!work.is_completed()) rank.yield();");
+      line("for (int i = 0; i < ", kPolls, " && !work.is_completed(); ++i) rank.yield();");
+      return line("work.wait();");
+    case WaitWay::kFuture:
+      line("Future future = work.get_future();");
+      line("(void)future.value();");
+      return line("check(future);");
+    case WaitWay::kResult:
+      line("(void)work.result();");
+      if (open_.at(act).has_result) line("check_result(work, ", open_.at(act).outputs, ");");
+      return;
+    case WaitWay::kThen:
+      line("const auto latch = std::make_shared<Latch>(1, \"callback\");");
+      line("const auto told = std::make_shared<absl::Status>();");
+      begin("work.then([latch, told](const absl::Status& status)");
+      line("*told = status;");
+      line("latch->count_down();");
+      end(");");
+      line("latch->wait();");
+      return line("check(work, *told);");
+    case WaitWay::kHelper:
+      line("const auto latch = std::make_shared<Latch>(1, \"helper\");");
+      begin(absl::StrCat("rank.world().spawn_helper([latch, held = Held{", name("t", act), ", work}]() mutable"));
+      line("held.work.wait();");
+      line("latch->count_down();");
+      end(");");
+      return line("latch->wait();");
+    case WaitWay::kSynchronize:
+      return line("work.synchronize();");
+    case WaitWay::kWait:
+      return line("work.wait();");
+    case WaitWay::kAll:
+    case WaitWay::kAny:
+    case WaitWay::kCount:
+      no_such("way to wait for one work", static_cast<int>(way));
+  }
 }
 
 void RankPrinter::drop(int act) {

@@ -76,7 +76,7 @@ std::vector<Job> jobs_from(uint64_t seed, int jobs) {
 // Of which a sight is wrong.
 std::pair<Job, JobLog> wrong_job(bool late) {
   const Job job = parse_job(absl::StrCat("job world_size=2 seed=7\ncollective id=1 way=", late ? 4 : 1,
-                                         "\n  call op=1 dtype=7 count=1\n"))
+                                         "\n  call op=all_reduce dtype=int32 count=1\n"))
                       .value();
   JobLog expected = oracle(Plan(job));
   std::string& saw = late ? expected[0].late.at(1) : expected[0].seen.back().saw;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/campaign/oracle.h"
+#include "tests/campaign/rank_words.h"
 
 namespace rankloom {
 
@@ -35,9 +36,10 @@ class RankPrinter {
   };
   // Calls that the rank has made and not waited for.
   struct Open {
-    std::string have;  // what the rank sees then
+    std::string outputs;        // what the rank sees then
+    std::string snapshot = {};  // or what a kernel saw; empty: none did
     bool streamed = false;
-    bool snapshot = false;
+    bool has_result = false;
     int event_way = -1;  // -1: has no event
   };
 
@@ -87,8 +89,10 @@ class RankPrinter {
   void push(int act, const std::string& work) { line(name("w", act), ".push_back(", work, ");"); }
   void keep(const Act& act, const Open& open);
   void finish(int act, WaitWay way);
-  void finish_streams(int act, const Open& open);
+  std::vector<std::string> finish_streams(int act, const Open& open);
   void wait(int act, WaitWay way);
+  void wait_for_one(int act, WaitWay way);
+  void come(const Act& act, const JobCall& call, int part, const std::vector<int>& members);
   void drop(int act);
 
   // The others.

@@ -16,42 +16,13 @@
 
 namespace rankloom::printed {
 
-namespace {
-
-std::string from_hex(std::string_view hex) { return absl::HexStringToBytes(absl::string_view(hex.data(), hex.size())); }
-
-// Text in quotes, else bytes.
-std::string shown(const std::string& saw) {
-  const bool is_text =
-      std::all_of(saw.begin(), saw.end(), [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0; });
-  return is_text ? absl::StrCat("\"", saw, "\"") : absl::BytesToHexString(saw);
-}
-
-class Owner {
- public:
-  Owner(int act, std::shared_ptr<Tensors> tensors, std::vector<TensorView> outputs, RankLog* log)
-      : act_(act), tensors_(std::move(tensors)), outputs_(std::move(outputs)), log_(*log) {}
-  ~Owner() {
-    std::string saw = bytes_of(outputs_);
-    static std::mutex mu;  // of all ranks: an owner may end on any of their threads
-    const std::lock_guard lock(mu);
-    log_.late[act_] = std::move(saw);
-  }
-  Owner(const Owner&) = delete;
-  Owner& operator=(const Owner&) = delete;
-
- private:
-  const int act_;
-  const std::shared_ptr<Tensors> tensors_;
-  const std::vector<TensorView> outputs_;
-  RankLog& log_;
-};
-
 // One run of a program, and what is wrong with it; empty: nothing.
 class ProgramRun {
  public:
   ProgramRun(const Plan& plan, const WorldOptions& options, const Programs& ranks)
       : plan_(plan), gear_{options.engine, options.schedule}, logs_(ranks.size()) {
+    const auto arrivals = std::make_shared<Arrivals>();
+    for (Log& log : logs_) log.arrivals_ = arrivals;
     World world(options);
     run_.report = world.run([&](RankContext& rank) {
       const auto r = static_cast<size_t>(rank.rank());
@@ -82,6 +53,17 @@ class ProgramRun {
   JobRun run_;
 };
 
+namespace {
+
+std::string from_hex(std::string_view hex) { return absl::HexStringToBytes(absl::string_view(hex.data(), hex.size())); }
+
+// Text in quotes, else bytes.
+std::string shown(const std::string& saw) {
+  const bool is_text =
+      std::all_of(saw.begin(), saw.end(), [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0; });
+  return is_text ? absl::StrCat("\"", saw, "\"") : absl::BytesToHexString(saw);
+}
+
 int told(const std::string& wrong) {
   if (!wrong.empty()) std::puts(wrong.c_str());
   return wrong.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -108,18 +90,9 @@ void write(const TensorView& view, std::string_view hex) {
   Tensors::write(view, Bytes(bytes.begin(), bytes.end()));
 }
 
-std::string bytes_of(const std::vector<TensorView>& views) {
-  std::string bytes;
-  for (const TensorView& view : views) Tensors::read(view, &bytes);
-  return bytes;
-}
-
-std::string by_source(const std::vector<Work>& works, const std::vector<TensorView>& outputs) {
-  std::map<int, std::string> from;
-  for (size_t i = 0; i < works.size(); ++i) Tensors::read(outputs[i], &from[works[i].source()]);
-  std::string saw;
-  for (const auto& [source, bytes] : from) absl::StrAppend(&saw, source, ":", bytes);
-  return saw;
+void give(Tensors& tensors, const TensorView& view, std::string_view hex) {
+  const std::string bytes = from_hex(hex);
+  tensors.give(view, Bytes(bytes.begin(), bytes.end()));
 }
 
 void Log::see(int act, std::string have, std::string want) {
@@ -127,15 +100,31 @@ void Log::see(int act, std::string have, std::string want) {
   want_.seen.push_back({act, std::move(want)});
 }
 
-void Log::see(int act, const Tensors& tensors, std::string have, std::string_view hex) {
-  if (!tensors.guards_are_whole()) have += " and bytes beside a tensor were written";
+void Log::comes(Tensors& tensors, int act, int part, int first, int members) {
+  const Arrivals::Barrier barrier = {act, part, first};
+  arrivals_->comes(barrier);
+  tensors.also([arrivals = arrivals_, barrier, members] { return arrivals->missing(barrier, members); });
+}
+
+void Log::comes(int act, int first, int members, const std::function<void()>& barrier) {
+  const Arrivals::Barrier at = {act, 0, first};
+  arrivals_->comes(at);
+  barrier();
+  const std::string missing = arrivals_->missing(at, members);
+  if (!missing.empty()) throw std::logic_error(missing);
+}
+
+void Log::see(int act, Tensors& tensors, std::string have, std::string_view hex) {
+  have += tensors.harm();
+  tensors.retire();
   see(act, std::move(have), from_hex(hex));
 }
 
 std::shared_ptr<const void> Log::owner(int act, std::shared_ptr<Tensors> tensors, std::vector<TensorView> outputs,
                                        std::string_view hex) {
   want_.late[act] = from_hex(hex);
-  return std::make_shared<Owner>(act, std::move(tensors), std::move(outputs), &have_);
+  return std::make_shared<Owner>(
+      act, std::move(tensors), [outputs = std::move(outputs)] { return bytes_of(outputs); }, &have_);
 }
 
 std::vector<std::string> Log::differences() const {
@@ -148,79 +137,10 @@ std::vector<std::string> Log::differences() const {
   return lines;
 }
 
-void check(const Work& work) {
-  if (!work.is_success() || work.exception() != nullptr) throw std::logic_error("a work that was waited for failed");
-}
-
-void check(const Future& future) {
-  if (!future.done()) throw std::logic_error("a future that has a value is not done");
-}
-
-void check(SimStream& stream) {
-  if (!stream.query()) throw std::logic_error("a stream has more to do after synchronize()");
-  if (!stream.status().ok()) throw std::logic_error("a stream has failed, and synchronize() threw nothing");
-}
-
-void check(const Stream::Event& event) {
-  if (!event.query()) throw std::logic_error("an event that the stream has passed is open");
-}
-
 std::vector<Work> joined(std::initializer_list<std::vector<Work>> works) {
   std::vector<Work> all;
   for (const std::vector<Work>& some : works) all.insert(all.end(), some.begin(), some.end());
   return all;
-}
-
-std::string text_of(const std::shared_ptr<ProcessGroup>& group) {
-  if (group == nullptr) return "none";
-  std::vector<int> ranks;
-  for (int i = 0; i < group->size(); ++i) ranks.push_back(group->global_rank(i));
-  return group_text(ranks, group->rank());
-}
-
-std::string refusal(const ProcessGroup& group, const std::function<void()>& call) {
-  const int64_t before = group.sequence_number();
-  std::string saw = "went well";
-  try {
-    call();
-  } catch (const DistError& error) {
-    if (error.kind() != ErrorKind::kInvalidArgument) throw;
-    saw = kRefused;
-  }
-  if (group.sequence_number() != before) saw += ", and it took a number";
-  return saw;
-}
-
-std::string timeout(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DistError& error) {
-    if (error.kind() != ErrorKind::kTimeout) throw;
-    return kTimedOut;
-  }
-  return "went well";
-}
-
-std::string run_script(RankContext& rank, int act, int store, int seed) {
-  Act script;
-  script.a = store;
-  script.seed = seed;
-  return rankloom::run_script(rank, script_of(script), act);
-}
-
-std::string nested_world(int seed, int gear) {
-  const Job job = draw_job(static_cast<uint64_t>(seed), Palette::kNested);
-  const Plan plan(job);
-  const Schedule seeded = Schedule::seeded(static_cast<uint64_t>(seed));
-  const std::array gears = {Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, seeded},
-                            Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, seeded}};
-  const JobRun run = run_job(plan, gears[static_cast<size_t>(gear)]);
-  return wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell);
-}
-
-std::shared_ptr<Shared> shared_by_all(RankContext& rank, int act) {
-  const WorldLocal<Shared> local(absl::StrCat("count ", act));
-  return local.get(rank.world(), [&] { return std::make_shared<Shared>(rank.world_size()); });
 }
 
 void choose_gear(int argc, char** argv, std::string_view usual, WorldOptions* options) {

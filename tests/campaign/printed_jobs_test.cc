@@ -103,8 +103,8 @@ TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
   const auto job = parse_job(
       "job world_size=2 seed=7\n"
       "split_group id=1 a=2\n"
-      "collective id=2 group=1 way=1\n  call op=1 dtype=7 count=1\n"
-      "message id=3 b=1\n  call dtype=5 count=2\n");
+      "collective id=2 group=1 way=1\n  call op=all_reduce dtype=int32 count=1\n"
+      "message id=3 b=1\n  call dtype=uint8 count=2\n");
   ASSERT_TRUE(job.ok());
   const std::string text = to_cpp(*job);
   EXPECT_THAT(text, HasSubstr("  g1 = g0->split_group(/*color=*/0, /*key=*/0, options);\n"));
@@ -112,7 +112,12 @@ TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
                                   "  write\\(t2_in0, \"[0-9a-f]{8}\"\\);\n"
                                   "  w2.push_back\\(g1->all_reduce\\(t2_in0, ReduceOp::kSum\\)\\);\n"));
   EXPECT_THAT(text, HasSubstr("  w3.push_back(g0->send(t3_in, 1, 5));\n"));
-  EXPECT_THAT(text, ContainsRegex("  log.see\\(3, \\*t3, bytes_of\\(\\{t3_out\\}\\), \"[0-9a-f]{4}\"\\);\n"));
+  EXPECT_THAT(text, ContainsRegex("  give\\(\\*t3, t3_in, \"[0-9a-f]{4}\"\\);\n"));
+  EXPECT_THAT(text, HasSubstr("    for (Work& work : w3) must_be_done(work);\n"
+                              "    const std::string first = bytes_of({t3_out});\n"));
+  EXPECT_THAT(
+      text,
+      ContainsRegex("log.see\\(3, \\*t3, alike\\(bytes_of\\(\\{t3_out\\}\\), \\{first\\}\\), \"[0-9a-f]{4}\"\\);\n"));
   EXPECT_THAT(text, HasSubstr("choose_gear(argc, argv, \"" + exploring(*job).text() + "\", &world);"));
 }
 

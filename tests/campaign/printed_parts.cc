@@ -5,17 +5,20 @@
 #include "tests/campaign/plan.h"
 #include "tests/campaign/printed_jobs.h"
 #include "tests/campaign/store_script.h"
+#include "tests/campaign/values.h"
 
 namespace rankloom {
 
 namespace {
 
-constexpr int kRefusals = 16, kMeetings = 6, kTimeouts = 6, kEventWays = 3;
-
 const char* const kWhole[] = {"two worlds",      "faults",   "fault rate",     "order of groups",   "no recorder",
                               "mesh with names", "no color", "reversed ranks", "second by a helper"};
-constexpr OpType kInPlace[] = {OpType::kAllGather, OpType::kAllGatherIntoTensor, OpType::kGather,
-                               OpType::kScatter,   OpType::kReduceScatter,       OpType::kReduceScatterTensor};
+
+// Whether some member's tensor lies in place: a root has both lists.
+bool is_ever_within(OpType op) {
+  const JobCall call = {.op = static_cast<int>(op), .count = 1, .in_place = 1};
+  return within_of(call, shape_of(call, /*size=*/2, /*member=*/0)) != Within::kNothing;
+}
 
 std::string part(std::string_view of, int number) { return absl::StrCat(std::string(of), " ", number); }
 
@@ -62,7 +65,7 @@ class Parts {
                            act.type() == ActKind::kOptions || act.type() == ActKind::kOtherCall;
     if (of_member && (!where.has(act.rank) || where.of(act.rank).size() == 1)) return;
     add(absl::StrCat("act ", std::string(act_name(act.type()))));
-    if (act.type() == ActKind::kRefused) add(part("refused", std::min(act.a, kRefusals - 1)));
+    if (act.type() == ActKind::kRefused) add(part("refused", act.a));
     if (act.type() == ActKind::kStoreMeeting && job_.world_size > 1) add(part("meeting", act.a));
     if (act.type() == ActKind::kSharedCount && job_.world_size > 1) add(part("count", act.a * 2 + act.b));
     if (act.type() == ActKind::kStoreScript) add(part("store", act.a));
@@ -95,7 +98,7 @@ class Parts {
 
   void find_op(const JobCall& call, const Partition& where) {
     add(absl::StrCat("op ", std::string(op_name(call.type()))));
-    if (std::find(std::begin(kInPlace), std::end(kInPlace), call.type()) != std::end(kInPlace) && call.in_place != 0 &&
+    if (call.in_place != 0 && is_ever_within(call.type()) &&
         std::any_of(where.sets.begin(), where.sets.end(), [](const auto& set) { return set.size() > 1; })) {
       add(absl::StrCat("in place ", std::string(op_name(call.type()))));
     }
@@ -122,7 +125,7 @@ std::set<std::string> all_parts() {
   numbered("order in way", 0, static_cast<int>(Way::kCount));
   numbered("timed in way", 0, static_cast<int>(Way::kCount));
   numbered("wait", 0, static_cast<int>(WaitWay::kCount));
-  numbered("reduce", 1, static_cast<int>(ReduceOp::Kind::kPremulSum) + 1);
+  numbered("reduce", 1, internal::kReduceOpCount);
   numbered("refused", 0, kRefusals);
   numbered("meeting", 0, kMeetings);
   numbered("count", 0, 4);
@@ -133,10 +136,10 @@ std::set<std::string> all_parts() {
   for (int kind = 0; kind < static_cast<int>(ActKind::kCount); ++kind) {
     parts.insert(absl::StrCat("act ", std::string(act_name(static_cast<ActKind>(kind)))));
   }
-  for (int op = 0; op <= static_cast<int>(OpType::kBarrier); ++op) {
-    parts.insert(absl::StrCat("op ", std::string(op_name(static_cast<OpType>(op)))));
+  for (const OpType op : kCollectives) {
+    parts.insert(absl::StrCat("op ", std::string(op_name(op))));
+    if (is_ever_within(op)) parts.insert(absl::StrCat("in place ", std::string(op_name(op))));
   }
-  for (const OpType op : kInPlace) parts.insert(absl::StrCat("in place ", std::string(op_name(op))));
   for (const char* const schedule : {"pct", "starve", "late", "round_robin", "seeded"}) {
     parts.insert(absl::StrCat("schedule ", schedule));
   }

@@ -10,38 +10,6 @@
 
 namespace rankloom {
 
-std::string group_text(const std::vector<int>& ranks, int member) {
-  return absl::StrCat("rank ", member, " of ", absl::StrJoin(ranks, ","), ";");
-}
-
-std::string shared_count_text(int world_size) { return absl::StrCat("all ", world_size * (world_size + 1) / 2); }
-
-// Ways to meet in the store: 0 each sets a key and reads all, 1 all add up, 2 the first pushes and the last pops,
-// 3 all want one key, 4 the last watches what the first sets, 5 the first appends and all wait for the end.
-std::string meeting_text(const Act& act, int world_size, int rank) {
-  const auto value = [&](int i) { return absl::StrCat(act.id, ".", i); };
-  std::string saw;
-  switch (act.a) {
-    case 0:
-      for (int i = 0; i < world_size; ++i) absl::StrAppend(&saw, value(i), ",");
-      return saw;
-    case 1:
-      return absl::StrCat((1 << world_size) - 1);
-    case 2:
-      if (rank == world_size - 1) {
-        for (int i = 0; i < 3; ++i) absl::StrAppend(&saw, value(i), ",");
-      }
-      return saw;
-    case 3:
-      return "one wins";
-    case 4:
-      if (rank != world_size - 1) return "";
-      return absl::StrCat("->", value(0), "->", value(1), "->", value(2));
-    default:
-      return absl::StrCat(value(0), value(1), value(2));
-  }
-}
-
 void RankRun::meet(const Act& act) {
   Store& store = rank_.store();
   const int n = job_.world_size;
@@ -102,40 +70,36 @@ void RankRun::meet(const Act& act) {
       saw = changes->get();
       break;
     }
-    default:
+    case 5:
       if (first) {
         for (int i = 0; i < 3; ++i) store.append(key, value(i));
         store.set(key + " is whole", "");
       }
       store.wait({key + " is whole"});
       saw = store.get(key);
+      break;
+    default:
+      no_such("way to meet in the store", act.a);
   }
   see(act.id, saw);
 }
 
 void RankRun::store_timeout(const Act& act) {
-  std::string saw = "went well";
-  try {
-    rank_.store().wait({absl::StrCat("nobody sets ", act.id)}, absl::Microseconds(act.b == 1 ? 0 : 100));
-  } catch (const DistError& error) {
-    if (error.kind() != ErrorKind::kTimeout) throw;
-    saw = kTimedOut;
-  }
-  see(act.id, saw);
+  see(act.id, timeout([&] {
+        rank_.store().wait({absl::StrCat("nobody sets ", act.id)}, absl::Microseconds(act.b == 1 ? 0 : 100));
+      }));
+}
+
+// Virtual time, or the clock's where threads are free, has gone on by so much.
+void RankRun::sleep(const Act& act) {
+  const absl::Duration before = rank_.now();
+  rank_.sleep_for(absl::Microseconds(act.a));
+  see(act.id, slept_text(rank_.now() - before, act.a));
 }
 
 void RankRun::shared_count(const Act& act) {
   const int n = job_.world_size;
-  struct Shared {
-    explicit Shared(int ranks) : latch(ranks, "shared") {}
-    Mutex mu{"shared"};
-    CondVar changed{"shared"};
-    int came = 0, sum = 0;  // under mu
-    Latch latch;
-    Watched<int> watched{0};
-  };
-  const WorldLocal<Shared> local(absl::StrCat("count ", act.id));
-  const auto shared = local.get(rank_.world(), [n] { return std::make_shared<Shared>(n); });
+  const auto shared = shared_by_all(rank_, act.id);
   int sum = 0;
   if (act.a == 0) {
     const MutexLock lock(&shared->mu);
@@ -172,21 +136,10 @@ void RankRun::helper(const Act& act) {
   see(act.id, *saw);
 }
 
-void RankRun::nested(const Act& act) {
-  const Job job = draw_job(static_cast<uint64_t>(act.seed), Palette::kNested);
-  const Plan plan(job);
-  const auto seed = static_cast<uint64_t>(act.seed);
-  const std::array gears = {
-      Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, Schedule::seeded(seed)},
-      Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, Schedule::seeded(seed)}};
-  const JobRun run = run_job(plan, gears[static_cast<size_t>(act.a)]);
-  see(act.id, wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell));
-}
-
 // A call whose time ends, as nobody else comes: its own timeout, the wait's, the group's, and all-or-none barriers.
 void RankRun::stands_alone(const Act& act, ProcessGroup& pg) {
   constexpr absl::Duration kSoon = absl::Milliseconds(1);
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   const TensorView one = tensors->add(DType::kFloat32, 1);
   switch (act.a) {
     case 0:
@@ -200,8 +153,10 @@ void RankRun::stands_alone(const Act& act, ProcessGroup& pg) {
       return pg.monitored_barrier(kSoon, act.c == 1);
     case 4:
       return pg.recv(one, pg.rank() == 0 ? 1 : 0, /*tag=*/9, {.timeout = kSoon}).wait();
-    default:
+    case 5:
       return store_barrier(rank_.store(), absl::StrCat("alone ", act.id), 0, 2, kSoon);
+    default:
+      no_such("timeout of a group", act.a);
   }
 }
 
@@ -244,88 +199,78 @@ void RankRun::make_groups(const Act& act, const Partition& where) {
     }
   }
   groups_[{act.id, 0}] = made;
-  const auto text = [](const ProcessGroup* pg) -> std::string {
-    if (pg == nullptr) return "none";
-    std::vector<int> ranks;
-    for (int i = 0; i < pg->size(); ++i) ranks.push_back(pg->global_rank(i));
-    return group_text(ranks, pg->rank());
-  };
-  std::string saw = text(made.get());
-  if (act.type() == ActKind::kMesh) saw += text(groups_[{act.id, 1}].get());
+  std::string saw = text_of(made);
+  if (act.type() == ActKind::kMesh) saw += text_of(groups_[{act.id, 1}]);
   see(act.id, saw);
 }
 
 void RankRun::refused(const Act& act, ProcessGroup& pg, int member) {
-  const int64_t before = pg.sequence_number();
   const int n = pg.size();
   std::vector<float> two = {1, 2};
   std::vector<int32_t> whole = {1};
   std::vector<float> wrong(static_cast<size_t>(2 * n + 1));
   std::vector<uint8_t> bytes(8);
   const auto as = [&bytes](DType dtype) { return TensorView(bytes.data(), dtype, {1}); };
-  std::string saw = "went well";
-  try {
-    switch (act.a) {
-      case 0:
-        (void)pg.broadcast(two, n);
-        break;
-      case 1:
-        (void)pg.send(two, n);
-        break;
-      case 2:
-        (void)pg.recv(two, member, -1);
-        break;
-      case 3:
-        (void)pg.all_reduce(TensorView(two.data(), DType::kFloat32, {2, -1}));
-        break;
-      case 4:
-        (void)pg.all_reduce(whole, ReduceOp::kAvg);
-        break;
-      case 5:
-        (void)pg.all_gather_into_tensor(wrong, two);
-        break;
-      case 6:
-        (void)pg.new_group({0, 0});
-        break;
-      case 7:
-        (void)pg.all_reduce(two, ReduceOp::kBxor);
-        break;
-      case 8:
-        (void)pg.reduce(as(DType::kFloat8E5M2), 0);
-        break;
-      case 9:
-        (void)pg.all_reduce(as(DType::kBool), ReduceOp::kAvg);
-        break;
-      case 10:
-        (void)pg.all_reduce(as(DType::kComplex64), ReduceOp::kMax);
-        break;
-      case 11:
-        (void)pg.all_reduce(whole, ReduceOp::premul_sum(2));
-        break;
-      case 12:
-        (void)pg.all_gather(std::vector<TensorView>(static_cast<size_t>(n + 1), TensorView(two)), two);
-        break;
-      case 13:
-        (void)pg.all_to_all_single(wrong, wrong, std::vector<int64_t>(static_cast<size_t>(n), 1),
-                                   std::vector<int64_t>(static_cast<size_t>(n), -1));
-        break;
-      case 14:
-        (void)pg.all_gather_into_tensor(TensorView(wrong.data(), DType::kFloat32, {2 * n}),
-                                        TensorView(wrong.data() + 1, DType::kFloat32, {2}));
-        break;
-      default:
-        (void)pg.split_group(-2);
-    }
-  } catch (const DistError& error) {
-    if (error.kind() != ErrorKind::kInvalidArgument) throw;
-    saw = kRefused;
-  }
-  if (pg.sequence_number() != before) saw += ", and it took a number";
-  see(act.id, saw);
+  see(act.id, refusal(pg, [&] {
+        switch (act.a) {
+          case 0:
+            (void)pg.broadcast(two, n);
+            break;
+          case 1:
+            (void)pg.send(two, n);
+            break;
+          case 2:
+            (void)pg.recv(two, member, -1);
+            break;
+          case 3:
+            (void)pg.all_reduce(TensorView(two.data(), DType::kFloat32, {2, -1}));
+            break;
+          case 4:
+            (void)pg.all_reduce(whole, ReduceOp::kAvg);
+            break;
+          case 5:
+            (void)pg.all_gather_into_tensor(wrong, two);
+            break;
+          case 6:
+            (void)pg.new_group({0, 0});
+            break;
+          case 7:
+            (void)pg.all_reduce(two, ReduceOp::kBxor);
+            break;
+          case 8:
+            (void)pg.reduce(as(DType::kFloat8E5M2), 0);
+            break;
+          case 9:
+            (void)pg.all_reduce(as(DType::kBool), ReduceOp::kAvg);
+            break;
+          case 10:
+            (void)pg.all_reduce(as(DType::kComplex64), ReduceOp::kMax);
+            break;
+          case 11:
+            (void)pg.all_reduce(whole, ReduceOp::premul_sum(2));
+            break;
+          case 12:
+            (void)pg.all_gather(std::vector<TensorView>(static_cast<size_t>(n + 1), TensorView(two)), two);
+            break;
+          case 13:
+            (void)pg.all_to_all_single(wrong, wrong, std::vector<int64_t>(static_cast<size_t>(n), 1),
+                                       std::vector<int64_t>(static_cast<size_t>(n), -1));
+            break;
+          case 14:
+            (void)pg.all_gather_into_tensor(TensorView(wrong.data(), DType::kFloat32, {2 * n}),
+                                            TensorView(wrong.data() + 1, DType::kFloat32, {2}));
+            break;
+          case 15:
+            (void)pg.split_group(-2);
+            break;
+          default:
+            no_such("wrong argument", act.a);
+        }
+      }));
 }
 
 void RankRun::other_call(const Act& act, ProcessGroup& pg, int member) {
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   const TensorView one = tensors->add(DType::kFloat32, 1);
   Tensors::write(one, Bytes(4));
   Work work = act.rank == me() ? pg.broadcast(one, member) : pg.all_reduce(one);

@@ -1,49 +1,20 @@
 #include "tests/campaign/rank_run.h"
 
-#include <algorithm>
-#include <mutex>
-
 #include "absl/strings/str_cat.h"
 #include "tests/campaign/store_script.h"
 
 namespace rankloom {
 
-namespace {
-
-// Sees a call whose work nobody keeps, when the last owner of its tensors goes.
-class Owner {
- public:
-  Owner(std::shared_ptr<Tensors> tensors, CallOf call, RankLog* log, int act)
-      : tensors_(std::move(tensors)), call_(std::move(call)), log_(*log), act_(act) {}
-  ~Owner() {
-    std::string saw;
-    call_.read(&saw);
-    static std::mutex mu;  // of all ranks: an owner may end on any of their threads
-    const std::lock_guard lock(mu);
-    log_.late[act_] = std::move(saw);
-  }
-  Owner(const Owner&) = delete;
-  Owner& operator=(const Owner&) = delete;
-
-  CallOf& call() { return call_; }
-
- private:
-  const std::shared_ptr<Tensors> tensors_;
-  CallOf call_;
-  RankLog& log_;
-  const int act_;
-};
-
-}  // namespace
-
-RankRun::RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn)
+RankRun::RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
+                 std::shared_ptr<Arrivals> arrivals)
     : plan_(plan),
       job_(plan.job()),
       rank_(rank),
       log_(*log),
       drawn_(*drawn),
       shadow_(rank.rng_seed()),
-      state_(first_state(rank.rank())) {}
+      state_(first_state(rank.rank())),
+      arrivals_(std::move(arrivals)) {}
 
 void RankRun::run() {
   groups_[{0, 0}] = init_process_group(rank_, group_options());
@@ -51,6 +22,7 @@ void RankRun::run() {
     if (plan_.where(i) != nullptr && !step(job_.acts[i], *plan_.where(i))) return;
   }
   while (!open_.empty()) finish(open_.begin()->first, WaitWay::kWait);
+  memory_.check();
 }
 
 void RankRun::see(int act, std::string saw) {
@@ -90,7 +62,7 @@ bool RankRun::step(const Act& act, const Partition& where) {
       if (mine) finish(act.a, static_cast<WaitWay>(act.b));
       break;
     case ActKind::kMonitored:
-      if (member) group(act).monitored_barrier({}, act.a == 1);
+      if (member) monitored(act, group(act), where.of(me()));
       break;
     case ActKind::kNewGroup:
     case ActKind::kSplitGroup:
@@ -103,12 +75,10 @@ bool RankRun::step(const Act& act, const Partition& where) {
       break;
     case ActKind::kOptions:
       if (mine && member) {
-        ProcessGroup& pg = group(act);
-        pg.set_timeout(absl::Hours(2));
-        pg.set_warn_after(absl::InfiniteDuration());
-        std::vector<int> ranks;
-        for (int i = 0; i < pg.size(); ++i) ranks.push_back(pg.global_rank(i));
-        see(act.id, group_text(ranks, pg.rank()));
+        const std::shared_ptr<ProcessGroup>& pg = groups_.at({act.group, act.dim});
+        pg->set_timeout(absl::Hours(2));
+        pg->set_warn_after(absl::InfiniteDuration());
+        see(act.id, text_of(pg));
       }
       break;
     case ActKind::kRefused:
@@ -130,7 +100,7 @@ bool RankRun::step(const Act& act, const Partition& where) {
       if (mine) rank_.yield();
       break;
     case ActKind::kSleep:
-      if (mine) rank_.sleep_for(absl::Microseconds(act.a));
+      if (mine) sleep(act);
       break;
     case ActKind::kRandom:
       if (mine) {
@@ -143,7 +113,7 @@ bool RankRun::step(const Act& act, const Partition& where) {
       if (mine) helper(act);
       break;
     case ActKind::kNestedWorld:
-      if (mine) nested(act);
+      if (mine) see(act.id, nested_world(act.seed, act.a));
       break;
     case ActKind::kThrow:
       if (mine) throw PlannedError(absl::StrCat("planned in act ", act.id));
@@ -192,22 +162,22 @@ void RankRun::call(const Act& act, const Partition& where) {
 }
 
 void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
-  CallOf call(act.call, act.id, 0, ranks, member, state_, tensors);
-  const auto way = static_cast<Way>(act.way);
-  if (way == Way::kGivesAway) {
-    const auto owner = std::make_shared<Owner>(tensors, std::move(call), &log_, act.id);
-    owner->call().fill();
-    (void)owner->call().make(pg, {.keep_alive = owner});
-    return;
-  }
-  const auto shared = std::make_shared<CallOf>(std::move(call));
-  Open open(tensors);
-  open.read = [shared] {
+  const auto tensors = memory_.tensors();
+  const auto shared = std::make_shared<CallOf>(act.call, act.id, 0, ranks, member, state_, tensors, arrivals_);
+  const auto read = [shared] {
     std::string saw;
     shared->read(&saw);
     return saw;
   };
+  const auto way = static_cast<Way>(act.way);
+  if (way == Way::kGivesAway) {
+    shared->fill();
+    (void)shared->make(pg, {.keep_alive = std::make_shared<Owner>(act.id, tensors, read, &log_)});
+    return;
+  }
+  Open open(tensors);
+  open.read = read;
+  open.has_result = true;
   if (way == Way::kStream || way == Way::kEvent) {
     stream(0).launch([shared] { shared->fill(); });
     open.works.push_back(shared->make(pg, {.stream = &stream(0)}));
@@ -233,13 +203,15 @@ void RankRun::collective(const Act& act, ProcessGroup& pg, const std::vector<int
 
 void RankRun::two_groups(const Act& act, const Partition& where) {
   const Partition& second = *plan_.made(act.a, act.b);
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   std::shared_ptr<CallOf> calls[2];
   if (where.has(me())) {
-    calls[0] = std::make_shared<CallOf>(act.call, act.id, 0, where.of(me()), where.member(me()), state_, tensors);
+    calls[0] =
+        std::make_shared<CallOf>(act.call, act.id, 0, where.of(me()), where.member(me()), state_, tensors, arrivals_);
   }
   if (second.has(me())) {
-    calls[1] = std::make_shared<CallOf>(act.parts[0], act.id, 1, second.of(me()), second.member(me()), state_, tensors);
+    calls[1] = std::make_shared<CallOf>(act.parts[0], act.id, 1, second.of(me()), second.member(me()), state_, tensors,
+                                        arrivals_);
   }
   const std::shared_ptr<ProcessGroup> groups[] = {where.has(me()) ? groups_.at({act.group, act.dim}) : nullptr,
                                                   second.has(me()) ? groups_.at({act.a, act.b}) : nullptr};
@@ -272,11 +244,11 @@ void RankRun::two_groups(const Act& act, const Partition& where) {
 }
 
 void RankRun::coalesced(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks, int member) {
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   const bool streamed = static_cast<Way>(act.way) == Way::kStream;
   const auto calls = std::make_shared<std::vector<CallOf>>();
   for (size_t p = 0; p < act.parts.size(); ++p) {
-    calls->emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors);
+    calls->emplace_back(act.parts[p], act.id, static_cast<int>(p), ranks, member, state_, tensors, arrivals_);
   }
   const auto fill = [calls] {
     for (CallOf& call : *calls) call.fill();
@@ -295,7 +267,7 @@ void RankRun::coalesced(const Act& act, ProcessGroup& pg, const std::vector<int>
     const Bytes bytes = message_bytes(act, me(), state_);
     const TensorView sent = tensors->add(act.call.element(), act.call.count);
     received = tensors->add(act.call.element(), act.call.count);
-    Tensors::write(sent, bytes);
+    tensors->give(sent, bytes);
     parts.push_back(pg.send(sent, (member + 1) % n, tag_of(act)));
     parts.push_back(pg.recv(received, (member + n - 1) % n, tag_of(act)));
   }
@@ -316,7 +288,7 @@ void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
   const int n = pg.size();
   const int from = act.a % n, to = act.b % n;
   if (member != from && member != to) return;
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   // Two streams: on one of them what a member sends itself would wait for itself.
   const bool streamed = static_cast<Way>(act.way) == Way::kStream;
   Stream* const sends = streamed ? &stream(0) : nullptr;
@@ -328,16 +300,12 @@ void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
     if (member != to) return;
     const TensorView output = tensors->add(act.call.element(), act.call.count);
     open.works.push_back(pg.recv(output, from, tag_of(act), {.stream = receives}));
-    open.read = [output] {
-      std::string saw;
-      Tensors::read(output, &saw);
-      return saw;
-    };
+    open.read = [output] { return bytes_of({output}); };
   };
   if (act.c == 1) receive();
   if (member == from) {
     const TensorView input = tensors->add(act.call.element(), act.call.count);
-    const auto write = [tensors, input, bytes = message_bytes(act, me(), state_)] { Tensors::write(input, bytes); };
+    const auto write = [tensors, input, bytes = message_bytes(act, me(), state_)] { tensors->give(input, bytes); };
     if (streamed) {
       stream(0).launch(write);
     } else {
@@ -352,45 +320,35 @@ void RankRun::message(const Act& act, ProcessGroup& pg, int member) {
 void RankRun::any_source(const Act& act, ProcessGroup& pg, int member) {
   const int n = pg.size();
   const int to = act.a % n;
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   Open open(tensors);
   open.read = [] { return std::string(); };
   if (member != to) {
     const TensorView input = tensors->add(act.call.element(), act.call.count);
-    Tensors::write(input, message_bytes(act, me(), state_));
+    tensors->give(input, message_bytes(act, me(), state_));
     open.works.push_back(pg.send(input, to, tag_of(act)));
   } else {
-    auto outputs = std::make_shared<std::vector<TensorView>>();
+    std::vector<TensorView> outputs;
     for (int i = 1; i < n; ++i) {
-      outputs->push_back(tensors->add(act.call.element(), act.call.count));
-      open.works.push_back(pg.recv_any(outputs->back(), tag_of(act)));
+      outputs.push_back(tensors->add(act.call.element(), act.call.count));
+      open.works.push_back(pg.recv_any(outputs.back(), tag_of(act)));
     }
-    open.read = [outputs, works = open.works]() {
-      std::map<int, std::string> by_source;
-      for (size_t i = 0; i < works.size(); ++i) Tensors::read((*outputs)[i], &by_source[works[i].source()]);
-      std::string saw;
-      for (const auto& [source, bytes] : by_source) absl::StrAppend(&saw, source, ":", bytes);
-      return saw;
-    };
+    open.read = [outputs, works = open.works] { return by_source(works, outputs); };
   }
   keep(act, std::move(open));
 }
 
 void RankRun::ring(const Act& act, ProcessGroup& pg, int member) {
   const int n = pg.size();
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   const TensorView input = tensors->add(act.call.element(), act.call.count);
   const TensorView output = tensors->add(act.call.element(), act.call.count);
-  Tensors::write(input, message_bytes(act, me(), state_));
+  tensors->give(input, message_bytes(act, me(), state_));
   const int shift = act.a % n;
   Open open(tensors);
   open.works = batch_isend_irecv({{P2POp::Kind::kSend, input, (member + shift) % n, &pg, tag_of(act)},
                                   {P2POp::Kind::kRecv, output, (member + n - shift) % n, &pg, tag_of(act)}});
-  open.read = [output] {
-    std::string saw;
-    Tensors::read(output, &saw);
-    return saw;
-  };
+  open.read = [output] { return bytes_of({output}); };
   keep(act, std::move(open));
 }
 
@@ -398,14 +356,14 @@ void RankRun::crossed(const Act& act, ProcessGroup& pg, int member) {
   const int n = pg.size();
   const int from = act.a % n, to = act.b % n;
   if (member != from && member != to) return;
-  const auto tensors = kept_.emplace_back(std::make_shared<Tensors>());
+  const auto tensors = memory_.tensors();
   const Crossing crossing = crossing_of(act);
   const auto add = [&](int i) { return tensors->add(act.call.element(), act.call.count + i); };
   Open open(tensors);
   if (member == from) {
     for (int i = 0; i < static_cast<int>(crossing.tags.size()); ++i) {
       const TensorView input = add(i);
-      Tensors::write(input, message_bytes(act, me(), state_, i));
+      tensors->give(input, message_bytes(act, me(), state_, i));
       open.works.push_back(pg.send(input, to, crossing.tags[static_cast<size_t>(i)]));
     }
   }
@@ -416,11 +374,7 @@ void RankRun::crossed(const Act& act, ProcessGroup& pg, int member) {
       open.works.push_back(pg.recv(outputs.back(), from, crossing.tags[static_cast<size_t>(i)]));
     }
   }
-  open.read = [outputs] {
-    std::string saw;
-    for (const TensorView& output : outputs) Tensors::read(output, &saw);
-    return saw;
-  };
+  open.read = [outputs] { return bytes_of(outputs); };
   keep(act, std::move(open));
 }
 
@@ -429,95 +383,123 @@ void RankRun::keep(const Act& act, Open open) {
   if (static_cast<Way>(act.way) == Way::kAtOnce) finish(act.id, WaitWay::kWait);
 }
 
+// Streams first or last, as the act's number has it: the ways of waiting meet works that are done, and others. A call on
+// a stream is done with it, as wait() of its work returns at once.
 void RankRun::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;
   Open& open = it->second;
-  finish_streams(open);
-  for (Work& work : open.works) wait(work, way, open);
+  const bool streams_first = open.streamed || act % 2 == 1;
+  if (streams_first) finish_streams(open);
+  wait(way, open);
+  for (Work& work : open.works) must_be_done(work);
+  const std::string first = open.read();  // by that way of waiting alone
+  if (!streams_first) finish_streams(open);
+  for (Work& work : open.works) {
+    work.wait();
+    check(work);
+  }
   std::string saw = open.snapshot != nullptr ? *open.snapshot : open.read();
-  if (!open.tensors->guards_are_whole()) saw += " and bytes beside a tensor were written";
+  saw = alike(saw, {first, open.at_event.value_or(saw)}) + open.tensors->harm();
+  open.tensors->retire();
   open_.erase(it);
   see(act, std::move(saw));
 }
 
-void RankRun::finish_streams(const Open& open) {
+void RankRun::finish_streams(Open& open) {
   if (open.event.has_value()) {
     if (open.event_way == 0) open.event->synchronize();
     // A loop that asks for what nobody completes has no end in the free gear.
-    while (open.event_way == 1 && !job_.may_fail() && !open.event->query()) rank_.yield();
+    const bool polls = open.event_way == 1 && !job_.may_fail();
+    while (polls && !open.event->query()) rank_.yield();
+    if (open.event_way == 0 || polls) open.at_event = open.read();
   }
   for (int i = 0; i < 2; ++i) {
     if (i == 0 ? !open.streamed : !open.streamed && open.snapshot == nullptr) continue;
     if (streams_[i] == nullptr) continue;
     stream(i).synchronize();
-    if (!stream(i).query()) throw std::logic_error("a stream has more to do after synchronize()");
-    if (!stream(i).status().ok()) throw std::logic_error("a stream has failed, and synchronize() threw nothing");
+    check(stream(i));
   }
-  if (open.event.has_value() && !open.event->query())
-    throw std::logic_error("an event that the stream has passed is open");
+  if (open.event.has_value()) check(*open.event);
 }
 
-void RankRun::wait(Work& work, WaitWay way, Open& open) {
+void RankRun::wait(WaitWay way, Open& open) {
+  if (way == WaitWay::kAll) {
+    std::vector<Work> all;
+    for (auto& [act, other] : open_) all.insert(all.end(), other.works.begin(), other.works.end());
+    wait_all(all);
+    for (auto& [act, other] : open_) {
+      for (size_t i = 0; i < other.works.size() && !other.streamed; ++i) must_be_done(other.works[i]);
+    }
+    return;
+  }
+  if (way == WaitWay::kAny) return wait_for_each(open.works);
+  for (Work& work : open.works) wait(work, way, open);
+}
+
+void RankRun::wait(Work& work, WaitWay way, const Open& open) {
   switch (way) {
     case WaitWay::kTimed:
       // A timeout of its own would keep a job that is stuck from being a deadlock.
-      if (!job_.may_fail()) work.wait(absl::Hours(1));
-      break;
+      if (job_.may_fail()) return work.wait();
+      return work.wait(absl::Hours(1));
     case WaitWay::kPoll:
       // A loop that asks for what nobody completes has no end in the free gear.
-      while (!job_.may_fail() && !work.is_completed()) rank_.yield();
-      break;
-    case WaitWay::kAll: {
-      std::vector<Work> all;
-      for (auto& [act, other] : open_) all.insert(all.end(), other.works.begin(), other.works.end());
-      wait_all(all);
-      break;
-    }
-    case WaitWay::kAny:
-      (void)wait_any(open.works);
-      break;
+      for (int i = 0; (i < kPolls || !job_.may_fail()) && !work.is_completed(); ++i) rank_.yield();
+      if (job_.may_fail()) work.wait();
+      return;
     case WaitWay::kFuture: {
       Future future = work.get_future();
       (void)future.value();
-      if (!future.done()) throw std::logic_error("a future that has a value is not done");
-      break;
+      return check(future);
     }
-    case WaitWay::kResult:
+    case WaitWay::kResult: {
       (void)work.result();
-      break;
+      if (open.has_result) check_result(work, open.read());
+      return;
+    }
     case WaitWay::kThen: {
       const auto latch = std::make_shared<Latch>(1, "callback");
-      work.then([latch](const absl::Status&) { latch->count_down(); });
+      const auto told = std::make_shared<absl::Status>();
+      work.then([latch, told](const absl::Status& status) {
+        *told = status;
+        latch->count_down();
+      });
       latch->wait();
-      break;
+      return check(work, *told);
     }
     case WaitWay::kHelper: {
       const auto latch = std::make_shared<Latch>(1, "helper");
       // This rank may leave by an exception while the helper waits: the tensors go when no work of theirs is open.
-      struct Held {
-        std::shared_ptr<Tensors> tensors;
-        Work work;  // goes first
-      };
       rank_.world().spawn_helper([latch, held = Held{open.tensors, work}]() mutable {
         held.work.wait();
         latch->count_down();
       });
-      latch->wait();
-      break;
+      return latch->wait();
     }
     case WaitWay::kSynchronize:
-      work.synchronize();
-      break;
-    default:
-      break;
+      return work.synchronize();
+    case WaitWay::kWait:
+      return work.wait();
+    case WaitWay::kAll:
+    case WaitWay::kAny:
+    case WaitWay::kCount:
+      no_such("way to wait for one work", static_cast<int>(way));
   }
-  work.wait();
-  if (!work.is_success() || work.exception() != nullptr) throw std::logic_error("a work that was waited for failed");
 }
 
-void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn) {
-  RankRun(plan, rank, log, drawn).run();
+void RankRun::monitored(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks) {
+  const Arrivals::Barrier barrier = {act.id, 0, ranks.at(0)};
+  if (arrivals_ != nullptr) arrivals_->comes(barrier);
+  pg.monitored_barrier({}, act.a == 1);
+  if (arrivals_ == nullptr) return;
+  const std::string missing = arrivals_->missing(barrier, static_cast<int>(ranks.size()));
+  if (!missing.empty()) throw std::logic_error(missing);
+}
+
+void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
+              std::shared_ptr<Arrivals> arrivals) {
+  RankRun(plan, rank, log, drawn, std::move(arrivals)).run();
 }
 
 }  // namespace rankloom

@@ -4,27 +4,22 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rankloom/rankloom.h"
 #include "tests/campaign/call_of.h"
+#include "tests/campaign/rank_words.h"
 #include "tests/campaign/run_job.h"
 
 namespace rankloom {
 
-// Thrown by plan.
-class PlannedError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 // One rank of a job: makes the acts in which it has a part, and logs what it sees.
 class RankRun {
  public:
-  RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn);
+  // `arrivals`: of all ranks; null: they are in other processes.
+  RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn, std::shared_ptr<Arrivals> arrivals);
 
   void run();
 
@@ -41,6 +36,8 @@ class RankRun {
     std::shared_ptr<std::string> snapshot;  // what a kernel behind the call saw
     std::optional<Stream::Event> event;     // behind the call
     int event_way = 0;
+    std::optional<std::string> at_event;  // the outputs then
+    bool has_result = false;              // Work::result() has the outputs
   };
   using GroupKey = std::pair<int, int>;
 
@@ -57,16 +54,18 @@ class RankRun {
   void two_groups(const Act& act, const Partition& where);
   void keep(const Act& act, Open open);
   void finish(int act, WaitWay way);
-  void finish_streams(const Open& open);
+  void finish_streams(Open& open);
   void stands_alone(const Act& act, ProcessGroup& pg);
-  void wait(Work& work, WaitWay way, Open& open);
+  void wait(WaitWay way, Open& open);
+  void wait(Work& work, WaitWay way, const Open& open);
+  void monitored(const Act& act, ProcessGroup& pg, const std::vector<int>& ranks);
   void make_groups(const Act& act, const Partition& where);
   void refused(const Act& act, ProcessGroup& pg, int member);
+  void sleep(const Act& act);
   void meet(const Act& act);
   void store_timeout(const Act& act);
   void shared_count(const Act& act);
   void helper(const Act& act);
-  void nested(const Act& act);
   void other_call(const Act& act, ProcessGroup& pg, int member);
   ProcessGroup& group(const Act& act) { return *groups_.at({act.group, act.dim}); }
   GroupOptions group_options() const;
@@ -79,7 +78,8 @@ class RankRun {
   std::string& drawn_;
   Prng shadow_;  // of the rank's generator
   uint64_t state_;
-  std::vector<std::shared_ptr<Tensors>> kept_;  // all, since what was dropped may still be written to
+  const std::shared_ptr<Arrivals> arrivals_;
+  Memory memory_;
   std::map<GroupKey, std::shared_ptr<ProcessGroup>> groups_;
   std::map<int, Open> open_;
   std::unique_ptr<SimStream> streams_[2];

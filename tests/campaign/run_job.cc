@@ -33,6 +33,15 @@ std::optional<std::string> first_wrong_sight(const std::vector<Sight>& want, con
   return std::nullopt;
 }
 
+// The first sight of another act than the oracle's; nullopt: none.
+std::optional<std::string> first_other_act(const std::vector<Sight>& want, const std::vector<Sight>& have) {
+  for (size_t i = 0; i < have.size(); ++i) {
+    if (i == want.size() || have[i].act != want[i].act)
+      return absl::StrCat("came to ", sight_text(have[i]), ", which the oracle says nothing of there");
+  }
+  return std::nullopt;
+}
+
 // Ranks may see other things after it: other data, another message of a tag, or a Timeout of the store where there is a
 // value.
 bool changes_sights(const Fault& fault) {
@@ -41,7 +50,7 @@ bool changes_sights(const Fault& fault) {
 }
 
 // The rank that goes its own way at an act; -1: none.
-int departs(const Act& act) {
+int departing_rank(const Act& act) {
   return act.type() == ActKind::kLeave || act.type() == ActKind::kDropWork ? act.rank : -1;
 }
 
@@ -76,10 +85,11 @@ JobRun run_job(const Plan& plan, const Gear& gear) {
   options.schedule = gear.schedule;
   options.max_steps = gear.schedule.deterministic() ? 1'000'000 : 0;
   options.on_warning = [](const std::string&) {};
+  const auto arrivals = std::make_shared<Arrivals>();
   World world(std::move(options));
   run.report = world.run([&](RankContext& rank) {
     const auto r = static_cast<size_t>(rank.rank());
-    run_rank(plan, rank, &run.log[r], &run.drawn[r]);
+    run_rank(plan, rank, &run.log[r], &run.drawn[r], arrivals);
   });
   return run;
 }
@@ -92,11 +102,23 @@ std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, 
   const auto wrong = std::find_if(report.notes.begin(), report.notes.end(),
                                   [](const std::string& note) { return !absl::StartsWith(note, "the fault "); });
   if (!job.may_fail() && wrong != report.notes.end()) return absl::StrCat("a note: ", *wrong);
-  if (std::any_of(report.faults.begin(), report.faults.end(), changes_sights)) return std::nullopt;
+  for (size_t rank = 0; rank < run.drawn.size(); ++rank) {
+    for (size_t other = 0; other < rank && !run.drawn[rank].empty(); ++other) {
+      if (run.drawn[other].substr(0, run.drawn[other].find(' ')) ==
+          run.drawn[rank].substr(0, run.drawn[rank].find(' ')))
+        return absl::StrCat("ranks ", other, " and ", rank, " drew the same number");
+    }
+  }
+  const bool changed = std::any_of(report.faults.begin(), report.faults.end(), changes_sights);
   for (int rank = 0; rank < job.world_size; ++rank) {
     const auto r = static_cast<size_t>(rank);
     const bool departed =
-        std::any_of(job.acts.begin(), job.acts.end(), [&](const Act& act) { return departs(act) == rank; });
+        std::any_of(job.acts.begin(), job.acts.end(), [&](const Act& act) { return departing_rank(act) == rank; });
+    if (changed) {
+      if (const auto wrong = first_other_act(expected[r].seen, run.log[r].seen))
+        return absl::StrCat("rank ", rank, " ", *wrong);
+      continue;
+    }
     if (const auto wrong = first_wrong_sight(expected[r].seen, run.log[r].seen, report.ok() && !departed)) {
       return absl::StrCat("rank ", rank, " ", *wrong);
     }

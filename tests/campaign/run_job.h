@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,17 +9,9 @@
 #include "rankloom/schedule.h"
 #include "rankloom/world.h"
 #include "tests/campaign/oracle.h"
+#include "tests/campaign/rank_words.h"
 
 namespace rankloom {
-
-// The sights of ranks in acts that say more than whether they went well.
-inline constexpr const char* kRefused = "InvalidArgument";
-inline constexpr const char* kTimedOut = "Timeout";
-inline constexpr const char* kNestedWentWell = "went well";
-inline constexpr const char* kDrawn = "the rank's own numbers";
-std::string group_text(const std::vector<int>& ranks, int member);
-std::string meeting_text(const Act& act, int world_size, int rank);
-std::string shared_count_text(int world_size);
 
 // An engine with a schedule.
 struct Gear {
@@ -36,7 +29,9 @@ struct JobRun {
 // Blocking: the calling thread.
 JobRun run_job(const Plan& plan, const Gear& gear);
 // The same as the program of one rank in a world that runs already; `log` outlives the world.
-void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn);
+// `arrivals`: of all ranks; null: they are in other processes.
+void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
+              std::shared_ptr<Arrivals> arrivals);
 
 // The first thing that is wrong with a run, by the oracle; nullopt: nothing.
 std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, const JobRun& run);

@@ -131,10 +131,38 @@ CallShape shape_of(const JobCall& call, int size, int member) {
       shape = {{in * call.rows}, {out * call.rows}};
       break;
     }
-    default:
+    case OpType::kBarrier:
       break;
+    default:
+      no_such("collective", call.op);
   }
   return shape;
+}
+
+Within within_of(const JobCall& call, const CallShape& shape) {
+  if (call.in_place == 0) return Within::kNothing;
+  switch (call.type()) {
+    case OpType::kAllGather:
+    case OpType::kAllGatherIntoTensor:
+    case OpType::kGather:
+      return shape.outputs.empty() ? Within::kNothing : Within::kOutputs;
+    case OpType::kScatter:
+    case OpType::kReduceScatter:
+    case OpType::kReduceScatterTensor:
+      return shape.inputs.empty() ? Within::kNothing : Within::kInputs;
+    case OpType::kBroadcast:
+    case OpType::kAllReduce:
+    case OpType::kAllReduceCoalesced:
+    case OpType::kReduce:
+    case OpType::kAllGatherIntoTensorCoalesced:
+    case OpType::kReduceScatterTensorCoalesced:
+    case OpType::kAllToAll:
+    case OpType::kAllToAllSingle:
+    case OpType::kBarrier:
+      return Within::kNothing;
+    default:
+      no_such("collective", call.op);
+  }
 }
 
 Bytes input_bytes(const JobCall& call, int act, int part, int global_rank, size_t tensor, int64_t numel,
@@ -180,8 +208,12 @@ Bytes input_bytes(const JobCall& call, int act, int part, int global_rank, size_
     case DType::kBool:
       fill<bool>(prng, Values::kSmall, &bytes);
       break;
-    default:  // float8, which only moves
+    case DType::kFloat8E4M3FN:  // which only move
+    case DType::kFloat8E5M2:
       fill_bits(prng, &bytes);
+      break;
+    default:
+      no_such("dtype", call.dtype);
   }
   return bytes;
 }

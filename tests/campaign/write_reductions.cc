@@ -25,7 +25,7 @@ using Kind = ReduceOp::Kind;
 using Order = ReduceOp::Order;
 
 constexpr int kCount = 200;
-constexpr int kKinds = static_cast<int>(Kind::kPremulSum) + 1;
+constexpr int kKinds = internal::kReduceOpCount;
 constexpr const char* kOps[] = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
 constexpr const char* kValues[] = {"small", "bits", "special", "dense"};
 constexpr int kSpecial = 2;  // of kValues

@@ -8,10 +8,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "rankloom/error.h"
 #include "rankloom/options.h"
 #include "rankloom/schedule.h"
@@ -93,6 +95,43 @@ bool rerun_says_the_same(const WorldOptions& options) {
   return false;
 }
 
+// The options are what the variables say, the later ones of a schedule before the others.
+void must_be_obeyed(const WorldOptions& options) {
+  const auto said = [](const char* name, const auto& obeys) {
+    const char* const text = std::getenv(name);
+    if (text != nullptr && !obeys(text)) wrong(std::string(name) + "=" + text + " is not obeyed");
+    return text != nullptr;
+  };
+  said("RANKLOOM_ENGINE", [&](std::string_view text) {
+    return options.engine == (text == "fibers" ? EngineKind::kFibers : EngineKind::kThreads);
+  });
+  const bool replays = std::getenv("RANKLOOM_REPLAY") != nullptr;
+  const bool has_schedule = said("RANKLOOM_SCHEDULE", [&](const char* text) {
+    return replays || options.schedule.text() == Schedule::parse(text)->text();
+  });
+  said("RANKLOOM_SEED", [&](const char* text) {
+    const std::string seeded = "seeded:" + std::to_string(std::strtoull(text, nullptr, 10));
+    return replays || has_schedule || options.schedule.text() == seeded;
+  });
+  said("RANKLOOM_REPLAY", [&](const char* path) {
+    return options.schedule.trace() != nullptr &&
+           first_difference(*options.schedule.trace(), *Trace::load(path)) == "equal";
+  });
+  said("RANKLOOM_FAULTS", [&](const char* text) { return options.faults.text() == FaultPlan::parse(text)->text(); });
+  said("RANKLOOM_BREAK_AT", [&](const char* text) {
+    const Schedule::BreakPoint at = *Schedule::BreakPoint::parse(text);
+    const std::optional<Schedule::BreakPoint>& have = options.break_at;
+    return have.has_value() && have->rank == at.rank && have->group == at.group && have->seq == at.seq;
+  });
+  said("RANKLOOM_TRACE_LIMIT", [&](const char* text) {
+    return options.trace_limit == static_cast<decltype(options.trace_limit)>(std::strtoull(text, nullptr, 10));
+  });
+  said("RANKLOOM_STALL_IS_FATAL", [&](const char* text) {
+    absl::Duration after;
+    return absl::ParseDuration(text, &after) && options.stall_is_fatal == after;
+  });
+}
+
 // A number of the variable, a length and a value each. A value of RANKLOOM_REPLAY that begins with "file:" is the
 // content of the trace.
 void set_variables(Input& in, const std::string& trace_path) {
@@ -123,6 +162,7 @@ void check(Input& in) {
   WorldOptions options;
   const absl::Status status = apply_environment(&options);
   must_name_a_variable(status);
+  if (status.ok()) must_be_obeyed(options);
   if (status.ok() && !rerun_says_the_same(options)) wrong("the rerun command says something else");
   clear();
   unlink(trace_path.c_str());

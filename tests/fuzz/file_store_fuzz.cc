@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
+#include <deque>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -43,9 +45,61 @@ std::string record(uint32_t change, const std::string& key, const std::string& v
   return header + key + value;
 }
 
+// What records say, read by nobody but this.
+struct Model {
+  std::map<std::string, std::string> values;
+  std::map<std::string, std::deque<std::string>> queues;
+  bool is_whole = true;  // no record is of an unknown kind, and no list of keys is damaged
+
+  void apply(uint32_t change, const std::string& key, const std::string& value) {
+    switch (change) {
+      case 1:
+        values[key] = value;
+        return;
+      case 2:
+        values[key] += value;
+        return;
+      case 3:
+        values.erase(key);
+        return;
+      case 4:
+        queues[key].push_back(value);
+        return;
+      case 5:
+        if (!queues[key].empty()) queues[key].pop_front();
+        return;
+      case 6:
+        return set_all(value);
+      default:
+        is_whole = false;
+    }
+  }
+
+ private:
+  // uint32 key bytes, uint64 value bytes, key, value, once more.
+  void set_all(std::string_view list) {
+    std::map<std::string, std::string> items;
+    while (is_whole && !list.empty()) {
+      uint32_t key_bytes = 0;
+      uint64_t value_bytes = 0;
+      constexpr size_t kHead = sizeof key_bytes + sizeof value_bytes;
+      if (list.size() >= kHead) {
+        std::memcpy(&key_bytes, list.data(), sizeof key_bytes);
+        std::memcpy(&value_bytes, list.data() + sizeof key_bytes, sizeof value_bytes);
+      }
+      is_whole =
+          list.size() >= kHead && list.size() - kHead >= key_bytes && list.size() - kHead - key_bytes >= value_bytes;
+      if (!is_whole) return;
+      items[std::string(list.substr(kHead, key_bytes))] = list.substr(kHead + key_bytes, value_bytes);
+      list.remove_prefix(kHead + key_bytes + value_bytes);
+    }
+    for (const auto& [key, value] : items) values[key] = value;
+  }
+};
+
 // A list of (change, key bytes, value bytes, key, value) is given sums and lengths here; a length of 0xff stands for
 // the rest of the input as the tail of the file.
-std::string with_sums(Input& in) {
+std::string with_sums(Input& in, Model* model) {
   std::string file = "RLSTORE1";
   while (!in.empty()) {
     const int change = in.below(256);
@@ -54,9 +108,14 @@ std::string with_sums(Input& in) {
     if (key_bytes == 0xff) break;
     const std::string key = in.take(static_cast<size_t>(key_bytes));
     const std::string value = in.take(static_cast<size_t>(value_bytes));
-    file += record(static_cast<uint32_t>(change % 16 == 15 ? change : change % 6 + 1), key, value);
+    const auto number = static_cast<uint32_t>(change % 16 == 15 ? change : change % 6 + 1);
+    file += record(number, key, value);
+    model->apply(number, key, value);
   }
-  return file + in.rest();
+  const std::string tail = in.rest();
+  constexpr size_t kHeader = 24;  // of which a part is a torn record
+  if (tail.size() >= kHeader) model->is_whole = false;
+  return file + tail;
 }
 
 // Many records of one kind, or one that lists many keys: an input of few bytes that shows whether a reader takes memory
@@ -116,7 +175,23 @@ void check_memory(const std::string& path, const std::string& bytes) {
   fuzz::in_little_memory(bytes.size(), read, kTimes, kMore);
 }
 
-void check_file(const std::string& path, const std::string& bytes) {
+// The store has what the records say, its queues in order.
+void check_content(const std::string& path, const Model& model) {
+  const std::optional<std::map<std::string, std::string>> values = contents(path);
+  if (!values.has_value()) wrong("a file without damage is refused");
+  if (*values != model.values) wrong("the store has other values than its file");
+  const std::shared_ptr<FileStore> store = FileStore::open(path);
+  for (const auto& [key, queue] : model.queues) {
+    if (store->queue_len(key) != static_cast<int64_t>(queue.size()))
+      wrong("a queue has another length than in the file");
+    for (const std::string& value : queue) {
+      if (store->queue_pop(key, /*block=*/false) != value) wrong("a queue has other values than in the file");
+    }
+  }
+}
+
+// `model`: what the records say; null: nobody knows.
+void check_file(const std::string& path, const std::string& bytes, const Model* model) {
   check_memory(path, bytes);
   std::optional<std::map<std::string, std::string>> values = contents(path);
   bool refused = false;
@@ -133,6 +208,9 @@ void check_file(const std::string& path, const std::string& bytes) {
   }
   (*values)["new key"] = "new value";
   if (contents(path) != values) wrong("a write changed what the store had");
+  if (model == nullptr) return;
+  write_file(path, bytes);
+  check_content(path, *model);
 }
 
 }  // namespace
@@ -149,7 +227,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (kind == 'l') {
     check_memory(path, long_file(in));
   } else {
-    check_file(path, kind % 2 == 0 ? in.rest() : with_sums(in));
+    Model model;
+    const std::string file = kind % 2 == 0 ? in.rest() : with_sums(in, &model);
+    check_file(path, file, kind % 2 == 1 && model.is_whole ? &model : nullptr);
   }
   unlink(path.c_str());
   return 0;

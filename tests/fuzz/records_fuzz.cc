@@ -135,7 +135,7 @@ void fake_step(Input& in, CallRecord& record, std::vector<std::shared_ptr<Proces
   const auto tensor = [&in] {
     std::vector<int64_t> sizes;
     for (int n = in.below(4); n > 0; --n) sizes.push_back(dimension(in));
-    return TensorView::meta(Dims(sizes.begin(), sizes.end()), static_cast<DType>(in.below(14)));
+    return TensorView::meta(Dims(sizes.begin(), sizes.end()), static_cast<DType>(in.below(internal::kDTypeCount)));
   };
   const int n = group->size();
   switch (in.below(8)) {

@@ -50,7 +50,7 @@ void check_made_faults(Input& in) {
   std::vector<Fault> faults;
   const int count = in.below(4);
   for (int i = 0; i < count; ++i) {
-    Fault fault = {.kind = static_cast<Fault::Kind>(in.below(8)),
+    Fault fault = {.kind = static_cast<Fault::Kind>(in.below(internal::kFaultKindCount)),
                    .rank = in.below(8) - 1,
                    .group = in.take(static_cast<size_t>(in.below(8))),
                    .op = in.take(static_cast<size_t>(in.below(8))),
@@ -64,7 +64,9 @@ void check_made_faults(Input& in) {
   }
   const double rate = static_cast<double>(in.word() >> 11) * 0x1p-53;
   std::vector<Fault::Kind> kinds;
-  for (int n = rate > 0 ? in.below(3) : 0; n > 0; --n) kinds.push_back(static_cast<Fault::Kind>(in.below(8)));
+  for (int n = rate > 0 ? in.below(3) : 0; n > 0; --n) {
+    kinds.push_back(static_cast<Fault::Kind>(in.below(internal::kFaultKindCount)));
+  }
   const FaultPlan drawn = rate > 0 ? FaultPlan::seeded(in.word(), rate, kinds) : FaultPlan();
   must_come_back(drawn.plus(faults), "made faults");
 }

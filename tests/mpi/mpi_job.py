@@ -53,8 +53,10 @@ def command(implementation, processes, program, arguments=()):
     return [launcher_of(implementation), "-n", str(processes), os.path.abspath(program), *arguments]
 
 
-def environment():
-    return {**ENVIRONMENT, **os.environ}
+def environment(processes=None):
+    """`processes`: programs learn how many there are to be, since under another MPI's launcher each would be alone."""
+    told = {} if processes is None else {"MPI_JOB_PROCESSES": str(processes)}
+    return {**ENVIRONMENT, **os.environ, **told}
 
 
 def run_once(implementation, processes, program, arguments, timeout):
@@ -117,7 +119,8 @@ def stacks_of(process):
 
 def run_with_limit(limit, implementation, processes, program, arguments):
     """The exit status of the job, whose processes write to this one's output."""
-    with subprocess.Popen(command(implementation, processes, program, arguments), env=environment(), stdin=subprocess.DEVNULL) as job:
+    with subprocess.Popen(command(implementation, processes, program, arguments), env=environment(processes),
+                          stdin=subprocess.DEVNULL) as job:
         try:
             return job.wait(limit)
         except subprocess.TimeoutExpired:
