@@ -2,7 +2,7 @@
 """Which lines and branches of the core its tests reach, by folder and by file, of a build that counts them.
 
     tools/coverage.py BUILD_FOLDER    a table by folder, and the files below 95 % of lines
-    tools/coverage.py BUILD_FOLDER --uncovered FILE    the lines of a file that no test reached
+    tools/coverage.py BUILD_FOLDER --uncovered FILE...    the lines of files that no test reached
     tools/coverage.py BUILD_FOLDER --reached    also BUILD_FOLDER/reached.json, for tools/mutants.py: by file and line, the tests that reach it
 
 BUILD_FOLDER: a build by clang with -fprofile-instr-generate -fcoverage-mapping, in whose `profiles` tests that ran with --wrapper
@@ -152,11 +152,16 @@ def print_table(build):
         print(f"  {missing:5} {part:>8} {name}")
 
 
-def print_uncovered(build, name):
-    for line in build.all("show", f"-sources={ROOT / name}").splitlines():
-        number, count, code = ([*line.split("|", 2), "", ""])[:3]
-        if number.strip().isdigit() and count.strip() == "0":
-            print(f"{name}:{number.strip()}:{code}")
+def print_uncovered(build, names):
+    """Of many files at once, since the profiles of all programs are read for one as for all."""
+    counts = counts_by_file(build.all("export", "-format=lcov"))
+    for name in names:
+        if name not in counts:
+            sys.exit(f"coverage: no line of {name} is counted, want a file of {', '.join(FOLDERS)} from the checkout's root")
+        code = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        for (number,), times in sorted(counts[name]["lines"].items(), key=lambda line: int(line[0][0])):
+            if times == 0:
+                print(f"{name}:{number}:{code[int(number) - 1]}")
 
 
 def write_reached(build):
@@ -171,7 +176,7 @@ def main():
     parser = argparse.ArgumentParser(description="Lines and branches of the core that tests reach.")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--clang", default="clang++")
-    parser.add_argument("--uncovered", metavar="FILE")
+    parser.add_argument("--uncovered", metavar="FILE", nargs="+")
     parser.add_argument("--reached", action="store_true")
     options = parser.parse_args()
     build = Build(options.folder, options.clang)

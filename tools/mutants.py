@@ -39,7 +39,7 @@ from check_layers import LAYERS  # noqa: E402
 FOLDERS = ["sim", "fake_store", "world", "collectives"]
 MUTATOR = "universalmutator==1.14.1"
 RULES = ["universal.rules", "c_like.rules", "cpp.rules"]
-# Suites of tests by the folders that they need, from the lowest; others test no code of the core.
+# Suites of tests by the folders that they need, from the lowest; `campaign` and `mpi` would take too long for each.
 SUITES = ["sim", "fake_store", "world", "collectives", "harness", "explore", "fuzz"]
 LEAST_LIMIT = 20  # seconds that any test may take
 TIMES_LONGER = 10

@@ -26,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/campaign/compare.h"
+#include "tests/campaign/print.h"
 #include "tests/campaign/todays_seed.h"
 #include "tests/temp_dir.h"
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sim/base/sanitizers.h"
@@ -337,6 +338,66 @@ TEST(FaultsThatHappenedTest, WerePlanned) {
   run.report.faults.at(0).rank = 0;
   EXPECT_THAT(wrong_with(plan, oracle(plan), run).value_or("nothing"),
               HasSubstr("a fault that nobody planned: delay@"));
+}
+
+int bits_that_differ(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return -1;
+  int bits = 0;
+  for (size_t i = 0; i < a.size(); ++i) bits += __builtin_popcount(static_cast<uint8_t>(a[i] ^ b[i]));
+  return bits;
+}
+
+TEST(FaultsThatHappenedTest, ACorruptionIsOfOneBit) {
+  for (const bool before : {true, false}) {
+    const Job job =
+        parse_job(absl::StrCat("job world_size=3\nfault corrupt@rank=0,nth=1,when=", before ? "before" : "after",
+                               "\ncollective id=1 way=1\n  call op=broadcast dtype=int32 count=5\n"))
+            .value();
+    const Plan plan(job);
+    const JobLog expected = oracle(plan);
+    const JobRun run = on_fifo(plan);
+    EXPECT_EQ(wrong_with(plan, expected, run), std::nullopt);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      const int bits = bits_that_differ(expected[rank].seen.at(0).saw, run.log[rank].seen.at(0).saw);
+      EXPECT_EQ(bits, before || rank == 0 ? 1 : 0) << "rank " << rank << ", before: " << before;
+    }
+  }
+}
+
+Gear gear_of(const Job& job) { return {runs_fibers() ? EngineKind::kFibers : EngineKind::kThreads, exploring(job)}; }
+
+// The one thing by which a job may fail, or change what ranks see; empty: none, or several.
+std::string only_cause(const Job& job) {
+  std::set<std::string> causes;
+  for (const Act& act : job.acts) {
+    if (act.ends_badly()) causes.emplace(act_name(act.type()));
+  }
+  for (const Fault& fault : job.faults) causes.emplace(internal::fault_kind_name(fault.kind));
+  return causes.size() == 1 && job.fault_rate == 0 ? *causes.begin() : "";
+}
+
+// An effect need not come, as where a work is done before it is dropped; but one that never comes is lost.
+TEST(EffectTest, WhatMayHaveOneDoesNowAndThen) {
+  constexpr int kTried = 250;
+  std::map<std::string, int> tried, effects;
+  for (uint64_t seed = 1; seed <= 40'000; ++seed) {
+    const Job job = draw_job(seed);
+    const std::string cause = only_cause(job);
+    if (cause.empty() || tried[cause] == kTried) continue;
+    ++tried[cause];
+    const Plan plan(job);
+    const JobLog expected = oracle(plan);
+    const JobRun run = run_job(plan, gear_of(job));
+    bool saw_others = false;
+    for (size_t rank = 0; run.report.ok() && rank < run.log.size(); ++rank)
+      saw_others |= run.log[rank].seen != expected[rank].seen;
+    effects[cause] += !run.report.ok() || saw_others;
+  }
+  for (const char* const cause :
+       {"throw", "abort_world", "abort_group", "drop_work", "leave", "other_call", "group_timeout", "crash", "hang",
+        "drop", "duplicate", "corrupt", "abort", "store_timeout"}) {
+    EXPECT_GT(effects[cause], 2) << cause << ", of " << tried[cause];
+  }
 }
 
 TEST(TensorsTest, TellOfHarm) {

@@ -20,39 +20,41 @@ namespace rankloom {
 // sees.
 
 enum class ActKind : uint8_t {
-  kCollective,    // a call of each member of a group
-  kCoalesced,     // several calls between start_coalescing() and end_coalescing()
-  kMessage,       // member `a` sends to member `b`; they may be the same
-  kAnySource,     // all members but `a` send to that one, which receives from anyone
-  kRing,          // each member sends to the `a`-th behind it by batch_isend_irecv()
-  kCrossed,       // member `a` sends `c` + 2 messages to member `b`, which takes them in another order: crossing_of()
-  kTwoGroups,     // a call in a group and one, parts[0], in group `a`, `b`: each rank makes either first, as its bit of
-                  // `seed` says; with `c` = 1 a helper makes the second
-  kWait,          // rank `rank` waits for its part of act `a`, in the way `b`
-  kMonitored,     // monitored_barrier()
-  kNewGroup,      // of the members whose bit of `a` is set, and of all with `b` = 1
-  kSplitGroup,    // member i: color i / a, or none for the last one with `b` = 1; key downwards with `c` = 1
-  kMesh,          // of two dimensions, the last one of `a` ranks
-  kInitGroup,     // init_process_group() once more: of all ranks, or of those whose bit of `a` is set
+  kCollective,  // a call of each member of a group. `c`: of Way::kEvent, how the rank waits for the event
+  kCoalesced,   // several calls between start_coalescing() and end_coalescing(). `a` = 1: and messages in a ring;
+                // `b` = 1: the works of the parts are dropped before the end
+  kMessage,     // member `a` sends to member `b`; they may be the same. `c` = 1: recv() is made before send()
+  kAnySource,   // all members but `a` send to that one, which receives from anyone
+  kRing,        // each member sends to the `a`-th behind it by batch_isend_irecv()
+  kCrossed,     // member `a` sends `c` + 2 messages to member `b`, which takes them in another order: crossing_of()
+  kTwoGroups,   // a call in a group and one, parts[0], in group `a`, `b`: each rank makes either first, as its bit of
+                // `seed` says; with `c` = 1 a helper makes the second
+  kWait,        // rank `rank` waits for its part of act `a`, in the way `b`
+  kMonitored,   // monitored_barrier(). `a` = 1: it waits for all ranks
+  kNewGroup,    // of the members whose bit of `a` is set, given backwards with `c` = 1, and of all with `b` = 1
+  kSplitGroup,  // member i: color i / a, or none for the last one with `b` = 1; key downwards with `c` = 1
+  kMesh,        // of two dimensions, the last one of `a` ranks, with names where `b` = 1
+  kInitGroup,   // init_process_group() once more: of all ranks, or of those whose bit of `a` is set, backwards: `c` = 1
   kDestroyGroup,  // by all members
   kOptions,       // rank `rank` sets timeout and warn_after, and reads what a group says of itself
   kRefused,       // wrong argument number `a`, by each member; nothing comes of it
   kStoreScript,   // rank `rank` makes operations that are drawn from `seed`, on keys of its own, in a store of kind `a`
-  kStoreMeeting,  // all ranks of the world, in the way `a`
-  kStoreTimeout,  // rank `rank` waits for a key that nobody sets
-  kSharedCount,   // all ranks add up in memory, with a Mutex and a CondVar (`a` = 0) or a Watched and a Latch
+  kStoreMeeting,  // all ranks of the world, in the way `a`; of way 0: `b` = 1 by multi_set(), `c` = 1 with wait() first
+  kStoreTimeout,  // rank `rank` waits for a key that nobody sets, with `b` = 1 for no time
+  kSharedCount,   // all ranks add up in memory, with a Mutex and a CondVar (`a` = 0), with `b` = 1 with a timeout; or a
+                  // Watched and a Latch, with `b` = 1 by arrive_and_wait()
   kYield,         // rank `rank`, as are the next
   kSleep,         // `a` microseconds
   kRandom,        // RankContext::rng()
-  kHelper,        // a helper runs a script in the store, the rank waits for its Latch
-  kNestedWorld,   // another job, drawn from `seed`, within the rank's program
+  kHelper,        // a helper runs a script in the store of kind `a`, the rank waits for its Latch
+  kNestedWorld,   // another job, drawn from `seed`, within the rank's program, in the gear `a`
   kThrow,         // from here on acts after which the job fails
   kAbortWorld,
   kAbortGroup,
   kDropWork,      // of the rank's part of act `a`
   kLeave,         // the rank returns
   kOtherCall,     // the rank makes another call than the other members, who make all_reduce of one float32
-  kGroupTimeout,  // the rank waits 1 ms for a call that nobody else makes, in the way `a`
+  kGroupTimeout,  // the rank waits 1 ms for a call that nobody else makes, in the way `a`; `c`: as `a` of kMonitored
   kCount,
 };
 
@@ -200,9 +202,6 @@ Job draw_job(uint64_t seed, Palette palette = Palette::kAll, int world_size = 0)
 std::string to_text(const Job& job);
 // Errors: InvalidArgument that names the line.
 absl::StatusOr<Job> parse_job(std::string_view text);
-// As a program in C++ that ends with 1 unless every rank sees what the oracle says.
-std::string to_cpp(const Job& job);
-
 std::string_view act_name(ActKind kind);
 
 }  // namespace rankloom

@@ -22,13 +22,15 @@ enum RowNumber : size_t {
   kMessageRow,
   kAnySourceRow,
   kRingRow,
+  kCrossedRow,
 };
-static_assert(Repeated::kRows == kRingRow + 1);
+static_assert(Repeated::kRows == kCrossedRow + 1);
 
 std::string row_name(size_t row) {
   if (row == kMessageRow) return "message";
   if (row == kAnySourceRow) return "messages from anyone";
   if (row == kRingRow) return "messages in a ring";
+  if (row == kCrossedRow) return "messages in another order";
   return std::string(op_name(static_cast<OpType>(row)));
 }
 
@@ -126,6 +128,7 @@ class Repetition {
       case ActKind::kMessage:
       case ActKind::kAnySource:
       case ActKind::kRing:
+      case ActKind::kCrossed:
       case ActKind::kMonitored:
         break;
       default:
@@ -144,6 +147,8 @@ class Repetition {
         return any_source(act);
       case ActKind::kRing:
         return ring(act, act.a % n());
+      case ActKind::kCrossed:
+        return crossed(act);
       case ActKind::kMonitored:
         repeated_.rows[kMonitoredRow].calls += me_ == 0;
         MPI_Barrier(comm_);
@@ -217,6 +222,27 @@ class Repetition {
     got.resize(static_cast<size_t>(count));
     ++repeated_.rows[kRingRow].calls;
     compare(act, kRingRow, text(got), text(want));
+  }
+
+  // Several messages of two tags, which the receiver takes in an order of its own.
+  void crossed(const Act& act) {
+    const int from = act.a % n(), to = act.b % n();
+    if (me_ != from && me_ != to) return;
+    const Crossing crossing = crossing_of(act);
+    const std::vector<Bytes>& sent = given_by(from, act)[0];
+    const auto tag = [&](size_t i) { return 2 * act.id + crossing.tags[i]; };
+    std::vector<Message> out(sent.size()), in(sent.size());
+    for (size_t i = 0; me_ == from && i < sent.size(); ++i) out[i].send(sent[i], to, tag(i), comm_);
+    std::string got, want;
+    for (size_t i = 0; me_ == to && i < sent.size(); ++i) {
+      const auto taken = static_cast<size_t>(crossing.taken[i]);
+      ++repeated_.rows[kCrossedRow].calls;
+      in[i].receive(sent[taken].size(), from, tag(taken), comm_);
+      want += text(sent[taken]);
+    }
+    for (size_t i = 0; me_ == to && i < sent.size(); ++i) got += in[i].received().second;
+    if (me_ == to) compare(act, kCrossedRow, got, want);
+    for (size_t i = 0; me_ == from && i < sent.size(); ++i) out[i].wait();
   }
 
   void collective(const Act& act, const JobCall& call, size_t part) {

@@ -16,7 +16,7 @@ inline constexpr size_t kDifferences = static_cast<size_t>(Difference::kCount);
 // processes can be added up.
 struct Repeated {
   // By OpType; further down monitored_barrier and messages.
-  static constexpr size_t kRows = static_cast<size_t>(OpType::kMonitoredBarrier) + 4;
+  static constexpr size_t kRows = static_cast<size_t>(OpType::kMonitoredBarrier) + 5;
   struct Row {
     int64_t calls = 0;
     int64_t left_out = 0;  // MPI has no type for them

@@ -6,7 +6,8 @@
 
 namespace rankloom {
 
-// As to_cpp() of job.h, but the ranks must see what `expected` says.
+// A job as a program in C++ that ends with 1 unless every rank sees what the oracle says, or `expected`.
+std::string to_cpp(const Job& job);
 std::string to_cpp(const Job& job, const JobLog& expected);
 
 }  // namespace rankloom

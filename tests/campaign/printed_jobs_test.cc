@@ -14,6 +14,7 @@
 
 #include "sim/base/sanitizers.h"
 #include "tests/campaign/compare.h"
+#include "tests/campaign/print.h"
 #include "tests/campaign/printed.h"
 
 namespace rankloom {

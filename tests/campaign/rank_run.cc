@@ -383,8 +383,8 @@ void RankRun::keep(const Act& act, Open open) {
   if (static_cast<Way>(act.way) == Way::kAtOnce) finish(act.id, WaitWay::kWait);
 }
 
-// Streams first or last, as the act's number has it: the ways of waiting meet works that are done, and others. A call on
-// a stream is done with it, as wait() of its work returns at once.
+// Streams first or last, as the act's number has it: the ways of waiting meet works that are done, and others. A call
+// on a stream is done with it, as wait() of its work returns at once.
 void RankRun::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;

@@ -1,7 +1,7 @@
 // Worlds that live long, and many of them: memory, descriptors and threads of the process must stay where they are.
 //   soak [--calls N] [--worlds N] [--at-once N] [--csv FILE]
-// Prints a table for each part, with a line for every twentieth of it, and ends with 1 if the last one shows more than
-// the one in the middle. FILE gets all of them.
+// Prints a table for each part, with a line for every twentieth of it, or round, and ends with 1 if the last one shows
+// more than the one in the middle. FILE gets all of them.
 
 #include <dirent.h>
 #include <malloc.h>

@@ -21,6 +21,13 @@ bool is_shared(ScriptStore store) { return store == ScriptStore::kWorld || store
 
 std::shared_ptr<Store> borrowed(Store* store) { return {std::shared_ptr<Store>(), store}; }
 
+// Of this rank alone.
+std::shared_ptr<Store> opened(const std::string& path, RankContext& rank) {
+  std::shared_ptr<Store> store = FileStore::open(path, {.scheduler = &rank.world().scheduler(), .shared = false});
+  store->set_timeout(absl::ZeroDuration());
+  return store;
+}
+
 }  // namespace
 
 StoreScript script_of(const Act& act) {
@@ -28,14 +35,22 @@ StoreScript script_of(const Act& act) {
   script.store = static_cast<ScriptStore>(act.a);
   Prng prng(static_cast<uint64_t>(act.seed));
   ModelStore model;
+  const auto add = [&](const ModelOp& op) {
+    const std::string saw = model.perform(op);
+    if (is_shared(script.store) && saw == "absent") return;
+    script.ops.push_back(op);
+    absl::StrAppend(&script.saw, saw, ";");
+  };
   const int ops = 1 + static_cast<int>(prng.below(10));
   for (int i = 0; i < ops; ++i) {
     const ModelOp op = random_op(prng.next());
-    if (is_shared(script.store) && op.kind == Kind::kNumKeys) continue;
-    const std::string saw = model.perform(op);
-    if (is_shared(script.store) && saw == "absent") continue;
-    script.ops.push_back(op);
-    absl::StrAppend(&script.saw, saw, ";");
+    if (!is_shared(script.store) || op.kind != Kind::kNumKeys) add(op);
+  }
+  script.reopened = script.ops.size();
+  if (script.store != ScriptStore::kFile) return script;
+  for (const char* const key : {"x", "y", "z"}) {
+    add({.kind = Kind::kGet, .key = key});
+    for (const Kind kind : {Kind::kQueueLen, Kind::kPop, Kind::kPop}) add({.kind = kind, .key = key});
   }
   return script;
 }
@@ -54,7 +69,7 @@ std::string run_script(RankContext& rank, const StoreScript& script, int act) {
       static const TempDir folder;
       static std::atomic<int> files;
       path = folder.file(absl::StrCat("store ", files++));
-      store = FileStore::open(path, {.scheduler = &rank.world().scheduler(), .shared = false});
+      store = opened(path, rank);
       break;
     }
     case ScriptStore::kNested:
@@ -66,7 +81,13 @@ std::string run_script(RankContext& rank, const StoreScript& script, int act) {
   }
   if (!is_shared(script.store)) store->set_timeout(absl::ZeroDuration());
   std::string saw;
-  for (const ModelOp& op : script.ops) absl::StrAppend(&saw, perform(*store, op), ";");
+  for (size_t i = 0; i < script.ops.size(); ++i) {
+    if (!path.empty() && i == script.reopened) {
+      store.reset();
+      store = opened(path, rank);
+    }
+    absl::StrAppend(&saw, perform(*store, script.ops[i]), ";");
+  }
   if (!path.empty()) std::remove(path.c_str());
   return saw;
 }

@@ -15,7 +15,8 @@ enum class ScriptStore : uint8_t { kWorld, kHash, kFile, kHashOfNoWorld, kNested
 struct StoreScript {
   ScriptStore store = ScriptStore::kWorld;
   std::vector<ModelOp> ops;
-  std::string saw;  // what they must give, one after another
+  size_t reopened = 0;  // of kFile: the number of operations after which the file is opened once more
+  std::string saw;      // what they must give, one after another
 };
 StoreScript script_of(const Act& act);
 

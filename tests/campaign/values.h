@@ -18,8 +18,8 @@ struct CallShape {
   std::vector<int64_t> outputs;
   bool same = false;  // the inputs are the outputs: broadcast, all_reduce, all_reduce_coalesced, reduce
 };
-// What may lie in place: a member's input in its part of the outputs, or its output in its part of the inputs. Where a
-// member has none of these, as in gather() and scatter() but at the root, there is no such place.
+// Tensors that lie in place: a member's input in its part of the outputs, or its output in its part of the inputs.
+// Where a member has none of these, as in gather() and scatter() but at the root, there is no such place.
 enum class Within : uint8_t { kNothing, kOutputs, kInputs };
 Within within_of(const JobCall& call, const CallShape& shape);
 CallShape shape_of(const JobCall& call, int size, int member);

@@ -45,7 +45,7 @@ std::string record(uint32_t change, const std::string& key, const std::string& v
   return header + key + value;
 }
 
-// What records say, read by nobody but this.
+// The content that records say, read by nobody but this.
 struct Model {
   std::map<std::string, std::string> values;
   std::map<std::string, std::deque<std::string>> queues;

@@ -235,7 +235,8 @@ void real_step(const RealStep& step, RankContext& rank, std::vector<std::shared_
 }
 
 // Of one rank: each group has one entry, under a name of its own, and calls name theirs.
-void check_flight_records(World& world, int rank, const Value& dump, bool pickle) {
+// `calls`: of the rank's record, which another writer makes.
+void check_flight_records(World& world, int rank, const Value& dump, bool pickle, int64_t calls) {
   std::set<int> ids;
   std::map<int64_t, std::string> names;
   for (const std::shared_ptr<const Group>& group : world.groups()) {
@@ -243,7 +244,9 @@ void check_flight_records(World& world, int rank, const Value& dump, bool pickle
   }
   must(dump.at("pg_config").dict.size() >= ids.size(), "groups of a dump are missing");
   must(dump.at("pg_config").dict.size() == dump.at("pg_status").dict.size(), "groups of a dump have no status");
-  if (!dump.has("entries")) return;
+  const size_t entries = dump.has("entries") ? dump.at("entries").list.size() : 0;
+  must(static_cast<int64_t>(entries) == calls, "a dump has not every call");
+  if (entries == 0) return;
   for (const Value& entry : dump.at("entries").list) {
     const std::string& name = entry.at("process_group").list.at(0).text;
     must(dump.at("pg_config").has(name), "a call's group is not among those of its dump");
@@ -278,14 +281,15 @@ void check_real(Input& in) {
     for (const RealStep& step : steps) real_step(step, rank, groups);
   });
   using Format = traces::FlightDumpOptions::Format;
+  const std::vector<std::shared_ptr<CallRecord>> records = CallRecord::of_world(world);
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string pickle = traces::flight_records(world, rank, {.format = Format::kPickle, .backend = backend});
-    check_flight_records(world, rank, read_pickle(pickle), true);
+    const int64_t calls = records.at(static_cast<size_t>(rank))->size();
+    check_flight_records(world, rank, read_pickle(pickle), true, calls);
     const std::string json = traces::flight_records(world, rank, {.format = Format::kJson, .backend = backend});
-    check_flight_records(world, rank, read_json(json), false);
+    check_flight_records(world, rank, read_json(json), false, calls);
   }
   check_run_file(internal::run_file_text(report));
-  const std::vector<std::shared_ptr<CallRecord>> records = CallRecord::of_world(world);
   for (const std::shared_ptr<CallRecord>& record : records) check_record(*record, record);
   read_json(traces::perfetto_json(records));
   check_run_file(traces::run_text(records));

@@ -2,14 +2,17 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "collectives/records/call_record_state.h"
 #include "gmock/gmock.h"
@@ -625,6 +628,70 @@ TEST(RunFileTest, SaysWhyCallsAreNotThere) {
         HasSubstr(recorded == 500 ? "\"calls: 32276 of 32776 are gone: WorldOptions::recorded_calls is 500\""
                                   : "\"calls: 8 of 32776 are gone: the most that a file has of a rank is 32768\""));
   }
+}
+
+// Names of c10::ScalarType, of caffe2::TypeMeta, and of the collectives as ProcessGroupNCCL records them.
+TEST(PytorchTraceTest, HasPytorchsNamesOfAllDTypes) {
+  struct Names {
+    DType dtype;
+    const char* scalar;
+    const char* type;
+  };
+  constexpr Names kNames[] = {
+      {DType::kFloat16, "Half", "c10::Half"},
+      {DType::kBFloat16, "BFloat16", "c10::BFloat16"},
+      {DType::kFloat32, "Float", "float"},
+      {DType::kFloat64, "Double", "double"},
+      {DType::kInt8, "Char", "signed char"},
+      {DType::kUInt8, "Byte", "unsigned char"},
+      {DType::kInt16, "Short", "short int"},
+      {DType::kInt32, "Int", "int"},
+      {DType::kInt64, "Long", "long int"},
+      {DType::kBool, "Bool", "bool"},
+      {DType::kComplex64, "ComplexFloat", "c10::complex<float>"},
+      {DType::kComplex128, "ComplexDouble", "c10::complex<double>"},
+      {DType::kFloat8E4M3FN, "Float8_e4m3fn", "c10::Float8_e4m3fn"},
+      {DType::kFloat8E5M2, "Float8_e5m2", "c10::Float8_e5m2"},
+  };
+  static_assert(std::size(kNames) == kDTypeCount);
+  for (const Names& names : kNames) {
+    Recorded r;
+    r.pg->broadcast(TensorView::meta({3}, names.dtype), 0).wait();
+    const std::string trace = pytorch_trace_json(*r.record);
+    EXPECT_THAT(trace, HasSubstr(absl::StrCat("\"Tensor(", names.type, ")\""))) << names.scalar;
+    EXPECT_THAT(trace, HasSubstr(absl::StrCat("\"value\": \"", names.scalar, "\"")));
+  }
+}
+
+TEST(PytorchTraceTest, HasPytorchsNamesOfAllOperations) {
+  Recorded r(0, 2);
+  ProcessGroup& pg = *r.pg;
+  const TensorView one = TensorView::meta({2}, DType::kFloat32), two = TensorView::meta({4}, DType::kFloat32);
+  const std::vector<TensorView> ones = {one, one};
+  const auto name_of = [&](Work work) {
+    work.wait();
+    const std::string trace = pytorch_trace_json(*r.record);
+    constexpr std::string_view kBefore = "\"collective_name\", \"type\": \"string\", \"value\": \"";
+    const size_t at = trace.rfind(kBefore) + kBefore.size();
+    return trace.substr(at, trace.find('"', at) - at);
+  };
+  EXPECT_EQ(name_of(pg.broadcast(one, 0)), "broadcast");
+  EXPECT_EQ(name_of(pg.all_reduce(one)), "allreduce");
+  EXPECT_EQ(name_of(pg.all_reduce_coalesced(ones)), "allreduce_coalesced");
+  EXPECT_EQ(name_of(pg.reduce(one, 0)), "reduce");
+  EXPECT_EQ(name_of(pg.all_gather(ones, one)), "all_gather");
+  EXPECT_EQ(name_of(pg.all_gather_into_tensor(two, one)), "_allgather_base");
+  EXPECT_EQ(name_of(pg.all_gather_into_tensor_coalesced({two}, {one})), "allgather_into_tensor_coalesced");
+  EXPECT_EQ(name_of(pg.gather(ones, one, 0)), "gather");
+  EXPECT_EQ(name_of(pg.scatter(one, ones, 0)), "scatter");
+  EXPECT_EQ(name_of(pg.reduce_scatter(one, ones)), "reduce_scatter");
+  EXPECT_EQ(name_of(pg.reduce_scatter_tensor(one, two)), "_reduce_scatter_base");
+  EXPECT_EQ(name_of(pg.reduce_scatter_tensor_coalesced({one}, {two})), "reduce_scatter_tensor_coalesced");
+  EXPECT_EQ(name_of(pg.all_to_all(ones, ones)), "all_to_all");
+  EXPECT_EQ(name_of(pg.all_to_all_single(two, two)), "all_to_allv");
+  EXPECT_EQ(name_of(pg.barrier()), "barrier");
+  EXPECT_EQ(name_of(pg.send(one, 1)), "send");
+  EXPECT_EQ(name_of(pg.recv(one, 1)), "recv");
 }
 
 }  // namespace
