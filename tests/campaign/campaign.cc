@@ -20,9 +20,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/campaign/compare.h"
@@ -37,6 +40,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxProcesses = 64;
 constexpr int kHangs = 120;      // seconds in one program
+constexpr int kPrinted = 3;      // failures of a process, as C++
 constexpr int kHangsAlone = 15;  // in a process of its own, while it is shrunk
 
 struct Options {
@@ -90,12 +94,17 @@ std::string end_of_process(const Job& job) {
 }
 
 void tell_failure(const Options& options, uint64_t seed, const std::string& wrong, const Job& small,
-                  const std::string& why) {
+                  const std::string& why, const std::optional<Gear>& gear = {}) {
+  static int told = 0;
   std::string text = absl::StrCat("== seed ", seed, ": ", wrong, "\n");
-  absl::StrAppend(&text, "shrunk to:\n", to_text(small), why, "\n", to_cpp(small));
+  absl::StrAppend(&text, "shrunk to:\n", to_text(small), why, "\n");
+  if (++told <= kPrinted) {
+    text += to_cpp(small, gear);
+  } else if (told == kPrinted + 1) {
+    text += "Those that follow are not printed as C++: --keep FOLDER keeps them all, --cpp FILE prints one.\n";
+  }
   say(text);
   if (options.keep.empty()) return;
-  std::filesystem::create_directories(options.keep);
   std::ofstream file(absl::StrCat(options.keep, "/", seed, ".job"));
   file << "# Found by seed " << seed << ".\n" << to_text(small);
 }
@@ -105,8 +114,11 @@ void tell_wrong(const Options& options, uint64_t seed, const Job& job, const std
   const Job small = shrink(job, [&](const Job& smaller) {
     return kind_of(compare_gears(smaller, Effort::kFull).wrong.value_or("")) == kind;
   });
+  const Comparison again = compare_gears(small, Effort::kFull);
   tell_failure(options, seed, wrong, small,
-               compare_gears(small, Effort::kFull).wrong.value_or("it went well when run once more"));
+               again.wrong.has_value() ? absl::StrCat(*again.wrong, "\n(", again.others, ")")
+                                       : "it went well when run once more, as it may on threads that run freely",
+               again.gear);
 }
 
 // A crash or hang is shrunk from outside, in a process for each try; by one that has no thread.
@@ -199,7 +211,7 @@ int show(const Job& job) {
   std::printf("%s", to_text(job).c_str());
   std::fflush(stdout);
   const Comparison result = compare_gears(job, Effort::kFull);
-  std::printf("%s\n", result.wrong.value_or("# nothing is wrong").c_str());
+  std::printf("%s\n(%s)\n", result.wrong.value_or("# nothing is wrong").c_str(), result.others.c_str());
   return result.wrong.has_value() ? 1 : 0;
 }
 
@@ -208,9 +220,22 @@ int with_file(const std::string& path, int (*use)(const Job&)) {
     std::fprintf(stderr, "%s: %s\n", path.c_str(), std::strerror(errno));
     return 2;
   }
+  if (!std::filesystem::is_regular_file(path)) {
+    std::fprintf(stderr, "%s: no file\n", path.c_str());
+    return 2;
+  }
   const absl::StatusOr<Job> job = parse_job(read_file(path));
   if (job.ok()) return use(*job);
   std::fprintf(stderr, "%s: %s\n", path.c_str(), std::string(job.status().message()).c_str());
+  return 2;
+}
+
+constexpr const char* kUsage =
+    "campaign [--programs N] [--minutes M] [--seed S] [--processes P] [--quick] [--keep FOLDER]\n"
+    "campaign --show SEED | --replay FILE | --cpp FILE ";
+
+int refuse(const std::string& flag, const std::string& value, const std::string& want) {
+  std::fprintf(stderr, "%s %s: want %s\n", flag.c_str(), value.c_str(), want.c_str());
   return 2;
 }
 
@@ -224,31 +249,41 @@ int main(int argc, char** argv) {
       options.effort = Effort::kQuick;
       continue;
     }
+    if (flag == "--help" || flag == "-h") return std::puts(kUsage) < 0 ? 1 : 0;
+    if (std::string_view(kUsage).find(flag + " ") == std::string_view::npos) {
+      std::fprintf(stderr, "%s: not known\n%s\n", argv[i], kUsage);
+      return 2;
+    }
     if (i + 1 == argc) {
       std::fprintf(stderr, "%s: no value\n", argv[i]);
       return 2;
     }
     const char* const value = argv[++i];
-    const uint64_t number = std::strtoull(value, nullptr, 10);
+    const bool is_name = flag == "--keep" || flag == "--replay" || flag == "--cpp";
+    uint64_t number = 0;
+    if (!is_name && flag != "--minutes" && !absl::SimpleAtoi(value, &number)) return refuse(flag, value, "a number");
+    if (flag == "--minutes" && (!absl::SimpleAtod(value, &options.minutes) || !(options.minutes > 0)))
+      return refuse(flag, value, "a number over 0");
+    if (flag == "--programs" && number == 0) return refuse(flag, value, "a number over 0");
     if (flag == "--programs") {
       options.programs = number;
     } else if (flag == "--minutes") {
-      options.minutes = std::strtod(value, nullptr);
+      continue;  // read above
     } else if (flag == "--seed") {
       options.seed = number;
     } else if (flag == "--processes") {
       options.processes = std::clamp(static_cast<int>(number), 1, kMaxProcesses);
     } else if (flag == "--keep") {
       options.keep = value;
+      std::error_code error;
+      std::filesystem::create_directories(options.keep, error);
+      if (error) return refuse(flag, value, absl::StrCat("a folder: ", error.message()));
     } else if (flag == "--show") {
       return show(draw_job(number));
     } else if (flag == "--replay") {
       return with_file(value, show);
-    } else if (flag == "--cpp") {
-      return with_file(value, [](const Job& job) { return std::puts(to_cpp(job).c_str()) < 0 ? 1 : 0; });
     } else {
-      std::fprintf(stderr, "%s: not known\n", flag.c_str());
-      return 2;
+      return with_file(value, [](const Job& job) { return std::puts(to_cpp(job).c_str()) < 0 ? 1 : 0; });
     }
   }
   return run(options);

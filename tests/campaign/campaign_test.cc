@@ -135,9 +135,19 @@ TEST(JobTextTest, IsReadBackAsTheSameJob) {
 TEST(JobTextTest, NamesTheLineThatIsWrong) {
   const auto refusal = [](const std::string& text) { return std::string(parse_job(text).status().message()); };
   EXPECT_EQ(refusal("job world_size=2\nall_reduce id=1\n"), "line 2 of a job: no act is called all_reduce");
-  EXPECT_EQ(refusal("job world_size=2 ranks=3\n"), "line 1 of a job: a number has no name, or another one");
+  EXPECT_EQ(refusal("job world_size=2 ranks=3\n"), "line 1 of a job: ranks=3: no field is called so");
   EXPECT_EQ(refusal("job\n\n  call op=all_reduce\n"), "line 3 of a job: a call before the first act");
   EXPECT_EQ(refusal("job world_size=0\n"), "line 2 of a job: a world without ranks");
+  EXPECT_EQ(refusal("job\nbarrier\n"), "line 2 of a job: no act is called barrier");
+  EXPECT_EQ(refusal("job\ncollective id=1\n  call op=nonsense\n"),
+            "line 3 of a job: op=nonsense: not a value that the field can have");
+  EXPECT_EQ(refusal("job\ncollective id=1\n  call count=-1\n"), "line 3 of a job: count=-1: want 0 to 16777216");
+  EXPECT_EQ(refusal("job\ncollective id=1\n  call op=send\n"), "line 3 of a job: op=send: no collective");
+  EXPECT_EQ(refusal("job\ntwo_groups id=1\n"), "line 3 of a job: act 1: want one part");
+  EXPECT_EQ(refusal("job\nrefused id=1 a=99\n"), "line 2 of a job: a=99: want 0 to 15");
+  EXPECT_EQ(refusal("job\nyield id=1\nyield id=1\n"), "line 3 of a job: two acts have the id 1");
+  EXPECT_EQ(refusal("job fault_rate=5000\n"), "line 2 of a job: fault_rate=5000: want 0 to 1000");
+  EXPECT_EQ(refusal("\n# nothing\n"), "a file without a job");
 }
 
 // A library that did wrong would be found: the run of a job, with one thing changed.

@@ -99,14 +99,20 @@ class Comparer {
   }
 
  private:
-  void note(const std::string& where, const std::optional<std::string>& wrong) {
-    if (wrong.has_value() && !result_.wrong.has_value()) result_.wrong = absl::StrCat(where, ": ", *wrong);
+  // True: this is the first.
+  bool note(const std::string& where, const std::optional<std::string>& wrong) {
+    const bool first = wrong.has_value() && !result_.wrong.has_value();
+    if (first) result_.wrong = absl::StrCat(where, ": ", *wrong);
+    return first;
   }
 
   JobRun run(const Gear& gear) {
     JobRun run = run_job(plan_, gear);
     ++result_.runs;
-    note(gear.text(), wrong_with(plan_, expected_, run));
+    const std::optional<std::string> wrong = wrong_with(plan_, expected_, run);
+    if (note(gear.text(), wrong)) result_.gear = gear;
+    const std::string name = gear.schedule.kind() == Schedule::Kind::kReplay ? "its replay" : gear.text();
+    absl::StrAppend(&result_.others, result_.others.empty() ? "" : ", ", name, wrong.has_value() ? " wrong" : " right");
     return run;
   }
 

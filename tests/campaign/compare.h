@@ -20,6 +20,8 @@ enum class Effort : uint8_t {
 struct Comparison {
   int runs = 0;
   std::optional<std::string> wrong;  // in which gear, and what
+  std::optional<Gear> gear;          // of the run that was wrong, the first one; unset: where two were compared
+  std::string others;                // which other gears were wrong, and which right: as far as they ran
 };
 
 // The schedule that explores, of a job's first run.

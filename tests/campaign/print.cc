@@ -39,9 +39,9 @@ std::string world_options_text(const Job& job) {
 
 }  // namespace
 
-std::string to_cpp(const Job& job) { return to_cpp(job, oracle(Plan(job))); }
+std::string to_cpp(const Job& job, const std::optional<Gear>& gear) { return to_cpp(job, oracle(Plan(job)), gear); }
 
-std::string to_cpp(const Job& job, const JobLog& expected) {
+std::string to_cpp(const Job& job, const JobLog& expected, const std::optional<Gear>& gear) {
   const Plan plan(job);
   Given given;
   (void)oracle(plan, &given);
@@ -60,8 +60,9 @@ std::string to_cpp(const Job& job, const JobLog& expected) {
                     RankPrinter(plan, expected[static_cast<size_t>(rank)], given, rank).print(), "}\n");
   }
   absl::StrAppend(&text, "\n}  // namespace\n\nint main(int argc, char** argv) {\n", world_options_text(job),
-                  "  choose_gear(argc, argv, \"", exploring(job).text(), "\", &world);\n", "  const Programs ranks = {",
-                  absl::StrJoin(names, ", "), "};\n");
+                  "  choose_gear(argc, argv, \"", gear.has_value() ? gear->schedule.text() : exploring(job).text(),
+                  "\", \"", gear.has_value() ? std::string(internal::engine_kind_name(gear->engine)) : "",
+                  "\", &world);\n", "  const Programs ranks = {", absl::StrJoin(names, ", "), "};\n");
   if (job.two_worlds == 0) return absl::StrCat(text, "  return run(kJob, world, ranks);\n}\n");
   return absl::StrCat(text, "  if (run(kJob, world, ranks) != 0) return 1;\n",
                       "  return run_two_worlds(kJob, world, ranks);\n}\n");

@@ -143,9 +143,9 @@ std::vector<Work> joined(std::initializer_list<std::vector<Work>> works) {
   return all;
 }
 
-void choose_gear(int argc, char** argv, std::string_view usual, WorldOptions* options) {
+void choose_gear(int argc, char** argv, std::string_view usual, std::string_view usual_engine, WorldOptions* options) {
   const std::string schedule(argc > 1 ? std::string_view(argv[1]) : usual);
-  const std::string engine = argc > 2 ? argv[2] : "";
+  const std::string engine(argc > 2 ? std::string_view(argv[2]) : argc > 1 ? "" : usual_engine);
   const absl::StatusOr<Schedule> parsed = Schedule::parse(schedule);
   if (!parsed.ok()) refuse(parsed.status().ToString());
   if (!engine.empty() && engine != "fibers" && engine != "threads") refuse(engine + ": fibers or threads");

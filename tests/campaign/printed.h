@@ -53,9 +53,9 @@ std::vector<Work> joined(std::initializer_list<std::vector<Work>> works);
 
 using Programs = std::vector<void (*)(RankContext& rank, Log& log)>;
 
-// The schedule that the program's first argument names, else `usual`; on the engine of the second one, else on fibers
-// if the schedule can do with one thread. Ends the process where these make no sense.
-void choose_gear(int argc, char** argv, std::string_view usual, WorldOptions* options);
+// The schedule that the program's first argument names, else `schedule`; on the engine of the second one, else, without
+// any, `engine`, or on fibers if the schedule can do with one thread. Ends the process where these make no sense.
+void choose_gear(int argc, char** argv, std::string_view schedule, std::string_view engine, WorldOptions* options);
 // Runs the program of each rank. 0: nothing is wrong with the run, of a job as to_text() has it, by wrong_with(); else
 // 1, and stdout says what is.
 int run(std::string_view job, const WorldOptions& options, const Programs& ranks);

@@ -119,7 +119,7 @@ TEST(PrintTest, PrintsCallsWithWhatTheyGiveAndMustSee) {
   EXPECT_THAT(
       text,
       ContainsRegex("log.see\\(3, \\*t3, alike\\(bytes_of\\(\\{t3_out\\}\\), \\{first\\}\\), \"[0-9a-f]{4}\"\\);\n"));
-  EXPECT_THAT(text, HasSubstr("choose_gear(argc, argv, \"" + exploring(*job).text() + "\", &world);"));
+  EXPECT_THAT(text, HasSubstr("choose_gear(argc, argv, \"" + exploring(*job).text() + "\", \"\", &world);"));
 }
 
 // Of which choices and sights say little.

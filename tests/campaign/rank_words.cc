@@ -142,8 +142,9 @@ std::string nested_world(int seed, int gear) {
   const Schedule seeded = Schedule::seeded(static_cast<uint64_t>(seed));
   const std::array gears = {Gear{EngineKind::kFibers, Schedule::fifo()}, Gear{EngineKind::kFibers, seeded},
                             Gear{EngineKind::kThreads, Schedule::free()}, Gear{EngineKind::kThreads, seeded}};
-  const JobRun run = run_job(plan, gears[static_cast<size_t>(gear)]);
-  return wrong_with(plan, oracle(plan), run).value_or(kNestedWentWell);
+  const JobRun run = run_job(plan, gears.at(static_cast<size_t>(gear)));
+  const std::optional<std::string> wrong = wrong_with(plan, oracle(plan), run);
+  return wrong.has_value() ? absl::StrCat(*wrong, "\nin the nested ", to_text(job)) : kNestedWentWell;
 }
 
 std::shared_ptr<Shared> shared_by_all(RankContext& rank, int act) {

@@ -12,32 +12,50 @@ namespace rankloom {
 
 namespace {
 
-std::string sight_text(const Sight& sight) {
+// "act 12, collective scatter in group 0": a group has the number of the act that made it.
+std::string act_text(const Job& job, int id) {
+  const auto act = std::find_if(job.acts.begin(), job.acts.end(), [id](const Act& one) { return one.id == id; });
+  if (act == job.acts.end()) return absl::StrCat("act ", id);
+  std::string text = absl::StrCat("act ", id, ", ", std::string(act_name(act->type())));
+  if (act->type() == ActKind::kCollective) absl::StrAppend(&text, " ", std::string(op_name(act->call.type())));
+  if (act->group != 0) absl::StrAppend(&text, " in the group of act ", act->group);
+  return text;
+}
+
+std::string sight_text(const Job& job, const Sight& sight) {
   constexpr size_t kMost = 64;
   const std::string shown = absl::BytesToHexString(sight.saw.substr(0, kMost));
-  return absl::StrCat("act ", sight.act, ": ", sight.saw.size(), " bytes, ", shown,
+  return absl::StrCat(act_text(job, sight.act), ": ", sight.saw.size(), " bytes, ", shown,
                       sight.saw.size() > kMost ? "..." : "", " (\"", absl::CHexEscape(sight.saw.substr(0, kMost)),
                       "\")");
 }
 
+// ", wrong from byte 4 on"; empty: from the first on, or another size.
+std::string first_byte_text(const std::string& have, const std::string& want) {
+  const auto at = std::mismatch(have.begin(), have.end(), want.begin(), want.end()).first - have.begin();
+  return at == 0 || have.size() != want.size() ? "" : absl::StrCat(", wrong from byte ", at, " on");
+}
+
 // The first sight that is not what the oracle says; nullopt: none. `whole`: the rank must have seen everything.
-std::optional<std::string> first_wrong_sight(const std::vector<Sight>& want, const std::vector<Sight>& have,
-                                             bool whole) {
+std::optional<std::string> first_wrong_sight(const Job& job, const std::vector<Sight>& want,
+                                             const std::vector<Sight>& have, bool whole) {
   for (size_t i = 0; i < have.size(); ++i) {
-    if (i == want.size()) return absl::StrCat("saw more than the oracle: ", sight_text(have[i]));
+    if (i == want.size()) return absl::StrCat("saw more than the oracle: ", sight_text(job, have[i]));
     if (!(have[i] == want[i])) {
-      return absl::StrCat("saw ", sight_text(have[i]), "\n  the oracle says ", sight_text(want[i]));
+      return absl::StrCat("saw ", sight_text(job, have[i]), first_byte_text(have[i].saw, want[i].saw),
+                          "\n  the oracle says ", sight_text(job, want[i]));
     }
   }
-  if (whole && have.size() < want.size()) return absl::StrCat("did not come to ", sight_text(want[have.size()]));
+  if (whole && have.size() < want.size()) return absl::StrCat("did not come to ", sight_text(job, want[have.size()]));
   return std::nullopt;
 }
 
 // The first sight of another act than the oracle's; nullopt: none.
-std::optional<std::string> first_other_act(const std::vector<Sight>& want, const std::vector<Sight>& have) {
+std::optional<std::string> first_other_act(const Job& job, const std::vector<Sight>& want,
+                                           const std::vector<Sight>& have) {
   for (size_t i = 0; i < have.size(); ++i) {
     if (i == want.size() || have[i].act != want[i].act)
-      return absl::StrCat("came to ", sight_text(have[i]), ", which the oracle says nothing of there");
+      return absl::StrCat("came to ", sight_text(job, have[i]), ", which the oracle says nothing of there");
   }
   return std::nullopt;
 }
@@ -115,11 +133,11 @@ std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, 
     const bool departed =
         std::any_of(job.acts.begin(), job.acts.end(), [&](const Act& act) { return departing_rank(act) == rank; });
     if (changed) {
-      if (const auto wrong = first_other_act(expected[r].seen, run.log[r].seen))
+      if (const auto wrong = first_other_act(job, expected[r].seen, run.log[r].seen))
         return absl::StrCat("rank ", rank, " ", *wrong);
       continue;
     }
-    if (const auto wrong = first_wrong_sight(expected[r].seen, run.log[r].seen, report.ok() && !departed)) {
+    if (const auto wrong = first_wrong_sight(job, expected[r].seen, run.log[r].seen, report.ok() && !departed)) {
       return absl::StrCat("rank ", rank, " ", *wrong);
     }
     if (job.may_fail()) continue;  // nobody waits for these calls, so the run may end before them
@@ -127,8 +145,8 @@ std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, 
       const auto it = run.log[r].late.find(act);
       if (it == run.log[r].late.end()) return absl::StrCat("rank ", rank, ": an owner has not ended: act ", act);
       if (it->second != saw) {
-        return absl::StrCat("rank ", rank, ": an owner saw ", sight_text({act, it->second}), "\n  the oracle says ",
-                            sight_text({act, saw}));
+        return absl::StrCat("rank ", rank, ": an owner saw ", sight_text(job, {act, it->second}),
+                            "\n  the oracle says ", sight_text(job, {act, saw}));
       }
     }
   }
