@@ -8,8 +8,8 @@
 
 namespace rankloom {
 
-// A job as a program in C++ that ends with 1 unless every rank sees what the oracle says, or `expected`. `gear`: of a run
-// without arguments; unset: the schedule that explores.
+// A job as a program in C++ that ends with 1 unless every rank sees what the oracle says, or `expected`. `gear`: of a
+// run without arguments; unset: the schedule that explores.
 std::string to_cpp(const Job& job, const std::optional<Gear>& gear = {});
 std::string to_cpp(const Job& job, const JobLog& expected, const std::optional<Gear>& gear = {});
 
