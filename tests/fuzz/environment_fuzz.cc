@@ -115,7 +115,7 @@ void must_be_obeyed(const WorldOptions& options) {
   });
   said("RANKLOOM_REPLAY", [&](const char* path) {
     return options.schedule.trace() != nullptr &&
-           first_difference(*options.schedule.trace(), *Trace::load(path)) == "equal";
+           internal::first_difference(*options.schedule.trace(), *Trace::load(path)) == "equal";
   });
   said("RANKLOOM_FAULTS", [&](const char* text) { return options.faults.text() == FaultPlan::parse(text)->text(); });
   said("RANKLOOM_BREAK_AT", [&](const char* text) {
