@@ -362,13 +362,14 @@ Task* DeterministicScheduler::add_extra(const TaskInfo& info) {
   } else {
     id = static_cast<TaskId>(options_.world_size + static_cast<int>(extra_.size()));
     extra_.push_back(std::make_unique<Task>());
+    // Once: a watchdog that looks at a fiber reads the number beside the run, of a task that may be over meanwhile.
+    extra_.back()->id = id;
   }
   Task* const task = task_at(id);
   busy_ = {};
   task->scheduler = this;
   task->record = record();
   task->inner = inner();
-  task->id = id;
   task->info = info;
   task->user = user_of(info.rank);
   task->serial = Task::next_serial();

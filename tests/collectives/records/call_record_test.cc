@@ -657,7 +657,7 @@ TEST(PytorchTraceTest, HasPytorchsNamesOfAllDTypes) {
   for (const Names& names : kNames) {
     Recorded r;
     r.pg->broadcast(TensorView::meta({3}, names.dtype), 0).wait();
-    const std::string trace = pytorch_trace_json(*r.record);
+    const std::string trace = traces::pytorch_trace_json(*r.record);
     EXPECT_THAT(trace, HasSubstr(absl::StrCat("\"Tensor(", names.type, ")\""))) << names.scalar;
     EXPECT_THAT(trace, HasSubstr(absl::StrCat("\"value\": \"", names.scalar, "\"")));
   }
@@ -670,7 +670,7 @@ TEST(PytorchTraceTest, HasPytorchsNamesOfAllOperations) {
   const std::vector<TensorView> ones = {one, one};
   const auto name_of = [&](Work work) {
     work.wait();
-    const std::string trace = pytorch_trace_json(*r.record);
+    const std::string trace = traces::pytorch_trace_json(*r.record);
     constexpr std::string_view kBefore = "\"collective_name\", \"type\": \"string\", \"value\": \"";
     const size_t at = trace.rfind(kBefore) + kBefore.size();
     return trace.substr(at, trace.find('"', at) - at);

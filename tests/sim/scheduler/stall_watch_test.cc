@@ -323,6 +323,38 @@ TEST(StallWatchTest, AHelperThatMovesSpeaksForItsRank) {
   });
 }
 
+// A look reads of the fiber that runs, which may be over meanwhile, and another one in its place: ThreadSanitizer sees,
+// as nothing orders the two.
+TEST(StallWatchTest, ALookMayFallBehindTheFiberThatItSees) {
+  constexpr int kHelpers = 100;
+  auto scheduler = make_scheduler(fibers(), 1);
+  std::atomic<int> seen{0};
+  std::atomic<bool> over{false};
+  std::thread looks([&] {
+    for (std::vector<Outstanding> outstanding; !over; sched_yield()) {
+      scheduler->append_outstanding(&outstanding);
+      for (const Outstanding& who : outstanding)
+        seen.fetch_add(who.info.kind == TaskKind::kHelper ? 1 : 0, std::memory_order_relaxed);
+      outstanding.clear();
+    }
+  });
+  scheduler->run([&](int, Task& self) {
+    for (int helper = 0; helper < kHelpers; ++helper) {
+      bool done = false;
+      scheduler->spawn({.rank = 0, .kind = TaskKind::kHelper}, [&] {
+        const int before = seen.load(std::memory_order_relaxed);
+        while (seen.load(std::memory_order_relaxed) == before) sched_yield();
+        done = true;
+        scheduler->unpark(self);
+      });
+      while (!done) scheduler->park(Site{.what = "wait for the helper"}, Deadline::never());
+    }
+  });
+  over = true;
+  looks.join();
+  EXPECT_GE(seen, kHelpers);
+}
+
 TEST(StallWatchTest, NobodyLooksIfTheTimeIsInfinite) {
   auto scheduler = make_scheduler(free_gear(), 1, [](WorldOptions& options) {
     options.stall = absl::InfiniteDuration();
