@@ -29,7 +29,7 @@ class CallOf {
   const JobCall call_;
   const int act_;
   const int size_, member_;
-  const std::shared_ptr<Arrivals> arrivals_;  // null: other members count theirs elsewhere
+  const std::shared_ptr<Arrivals> arrivals_;  // null: nobody counts
   const Arrivals::Barrier barrier_;
   std::vector<Bytes> values_;
   std::vector<TensorView> inputs_, outputs_;

@@ -72,6 +72,10 @@ bool Job::may_fail() const {
          fault_rate != 0;
 }
 
+bool Job::has_whole_barriers() const {
+  return std::none_of(acts.begin(), acts.end(), [](const Act& act) { return act.type() == ActKind::kGroupTimeout; });
+}
+
 FaultPlan Job::fault_plan() const {
   if (fault_rate == 0) return faults;
   return FaultPlan::seeded(static_cast<uint64_t>(seed), fault_rate / 1000.0).plus(faults);

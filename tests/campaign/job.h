@@ -172,6 +172,8 @@ struct Job {
 
   // Whether it may end badly: by an act, or by a fault that is no delay.
   bool may_fail() const;
+  // Whether each barrier is of one act: none is that call of kGroupTimeout which nobody else makes, but may meet.
+  bool has_whole_barriers() const;
   FaultPlan fault_plan() const;
   friend bool operator==(const Job&, const Job&) = default;
 };

@@ -110,9 +110,7 @@ bool RankPrinter::step(const Act& act, const Partition& where) {
       two_groups(act, where);
       return true;
     case ActKind::kMonitored:
-      if (member)
-        line("log.comes(", act.id, ", ", where.of(me_)[0], ", ", size, ", [&] { ", group(act),
-             "->monitored_barrier({}, ", act.a == 1 ? "true" : "false", "); });");
+      if (member) monitored(act, where.of(me_));
       return true;
     case ActKind::kNewGroup:
     case ActKind::kSplitGroup:
@@ -190,6 +188,12 @@ void RankPrinter::step_of_rank(const Act& act, const Partition& where) {
     default:
       no_such("act of one rank", act.kind);
   }
+}
+
+void RankPrinter::monitored(const Act& act, const std::vector<int>& members) {
+  const std::string call = absl::StrCat(group(act), "->monitored_barrier({}, ", act.a == 1 ? "true" : "false", ");");
+  if (!job_.has_whole_barriers()) return line(call);
+  line("log.comes(", act.id, ", ", members[0], ", ", members.size(), ", [&] { ", call, " });");
 }
 
 void RankPrinter::options(const Act& act) {

@@ -385,7 +385,7 @@ void RankPrinter::keep(const Act& act, const Open& open) {
 }
 
 void RankPrinter::come(const Act& act, const JobCall& call, int part, const std::vector<int>& members) {
-  if (call.type() != OpType::kBarrier) return;
+  if (call.type() != OpType::kBarrier || !job_.has_whole_barriers()) return;
   line("log.comes(*", name("t", act.id), ", ", act.id, ", ", part, ", ", members[0], ", ", members.size(), ");");
 }
 

@@ -98,6 +98,7 @@ class RankPrinter {
   // The others.
   bool step(const Act& act, const Partition& where);  // false: the rank does nothing more
   void step_of_rank(const Act& act, const Partition& where);
+  void monitored(const Act& act, const std::vector<int>& members);
   void options(const Act& act);
   void refused(const Act& act, int size, int member);
   void meet(const Act& act);

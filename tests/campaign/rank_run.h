@@ -18,7 +18,7 @@ namespace rankloom {
 // One rank of a job: makes the acts in which it has a part, and logs what it sees.
 class RankRun {
  public:
-  // `arrivals`: of all ranks; null: they are in other processes.
+  // `arrivals`: of all ranks; null: nobody counts.
   RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn, std::shared_ptr<Arrivals> arrivals);
 
   void run();

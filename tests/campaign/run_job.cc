@@ -103,7 +103,7 @@ JobRun run_job(const Plan& plan, const Gear& gear) {
   options.schedule = gear.schedule;
   options.max_steps = gear.schedule.deterministic() ? 1'000'000 : 0;
   options.on_warning = [](const std::string&) {};
-  const auto arrivals = std::make_shared<Arrivals>();
+  const auto arrivals = job.has_whole_barriers() ? std::make_shared<Arrivals>() : nullptr;
   World world(std::move(options));
   run.report = world.run([&](RankContext& rank) {
     const auto r = static_cast<size_t>(rank.rank());

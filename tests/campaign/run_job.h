@@ -29,7 +29,7 @@ struct JobRun {
 // Blocking: the calling thread.
 JobRun run_job(const Plan& plan, const Gear& gear);
 // The same as the program of one rank in a world that runs already; `log` outlives the world.
-// `arrivals`: of all ranks; null: they are in other processes.
+// `arrivals`: of all ranks; null: nobody counts, as where ranks are in other processes.
 void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
               std::shared_ptr<Arrivals> arrivals);
 
