@@ -12,7 +12,7 @@ namespace rankloom {
 
 namespace {
 
-// "act 12, collective scatter in group 0": a group has the number of the act that made it.
+// "act 12, collective scatter in the group of act 3"; in that of all ranks without the last part.
 std::string act_text(const Job& job, int id) {
   const auto act = std::find_if(job.acts.begin(), job.acts.end(), [id](const Act& one) { return one.id == id; });
   if (act == job.acts.end()) return absl::StrCat("act ", id);
