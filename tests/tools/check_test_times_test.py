@@ -24,15 +24,15 @@ class CheckTestTimesTest(unittest.TestCase):
     def test_tells_what_took_too_long(self):
         self.assertEqual(self.findings([record("p:s / a", 151)], 700),
                          ["p:s / a took 151 s of processor time; 150 s are the most"])
-        self.assertEqual(self.findings([record("p:s / a", 16)], 60),
-                         ["p:s / a took 16 s of processor time, more than 1/4 of its limit of 60 s"])
-        self.assertEqual(self.findings([record("p:s / a", 61)], 60, multiplier=4),
-                         ["p:s / a took 61 s of processor time, more than 1/4 of its limit of 240 s"])
+        self.assertEqual(self.findings([record("p:s / a", 31)], 60),
+                         ["p:s / a took 31 s of processor time, more than 1/2 of its limit of 60 s"])
+        self.assertEqual(self.findings([record("p:s / a", 121)], 60, multiplier=4),
+                         ["p:s / a took 121 s of processor time, more than 1/2 of its limit of 240 s"])
 
     def test_takes_no_offence_at_the_clock_on_the_wall(self):
-        self.assertEqual(self.findings([record("p:s / a", 15)], 60), [])
-        self.assertEqual(self.findings([record("p:s / a", 29)], 120), [])
-        self.assertEqual(self.findings([record("p:s / a", 59)], 60, multiplier=4), [])
+        self.assertEqual(self.findings([record("p:s / a", 30)], 60), [])
+        self.assertEqual(self.findings([record("p:s / a", 59)], 120), [])
+        self.assertEqual(self.findings([record("p:s / a", 119)], 60, multiplier=4), [])
         self.assertEqual(check_test_times.check([{"name": "p:s / a", "duration": 1000}], {"p:s / a": 60}, 1), ([], 0))
 
     def test_the_wrapper_changes_neither_streams_nor_status(self):
@@ -47,7 +47,7 @@ class CheckTestTimesTest(unittest.TestCase):
     def test_finds_a_log_and_its_limits_in_a_build_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in {
-                "meson-logs/testlog-time_test.json": json.dumps(record("p:s / a", 20)) + "\n",
+                "meson-logs/testlog-time_test.json": json.dumps(record("p:s / a", 40)) + "\n",
                 "meson-info/intro-tests.json": json.dumps([{"name": "a", "suite": ["p:s"], "timeout": 60}]),
             }.items():
                 file = pathlib.Path(folder) / name
@@ -55,8 +55,8 @@ class CheckTestTimesTest(unittest.TestCase):
                 file.write_text(text, encoding="utf-8")
             run = subprocess.run([TOOLS / "check_test_times.py", folder], capture_output=True, text=True)
             self.assertEqual(run.stdout.splitlines(), [
-                "p:s / a took 20 s of processor time, more than 1/4 of its limit of 60 s",
-                "check_test_times: 1 tests, 1 findings; most processor time: 20.0 s, p:s / a"])
+                "p:s / a took 40 s of processor time, more than 1/2 of its limit of 60 s",
+                "check_test_times: 1 tests, 1 findings; most processor time: 40.0 s, p:s / a"])
             self.assertEqual(run.returncode, 1)
 
 
