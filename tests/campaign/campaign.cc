@@ -97,7 +97,7 @@ void tell_failure(const Options& options, uint64_t seed, const std::string& wron
                   const std::string& why, const std::optional<Gear>& gear = {}) {
   static int told = 0;
   std::string text = absl::StrCat("== seed ", seed, ": ", wrong, "\n");
-  absl::StrAppend(&text, "shrunk to:\n", to_text(small), why, "\n");
+  absl::StrAppend(&text, small == draw_job(seed) ? "" : "shrunk to:\n", to_text(small), why, "\n");
   if (++told <= kPrinted) {
     text += to_cpp(small, gear);
   } else if (told == kPrinted + 1) {
@@ -106,7 +106,8 @@ void tell_failure(const Options& options, uint64_t seed, const std::string& wron
   say(text);
   if (options.keep.empty()) return;
   std::ofstream file(absl::StrCat(options.keep, "/", seed, ".job"));
-  file << "# Found by seed " << seed << ".\n" << to_text(small);
+  file << "# Found by seed " << seed << (gear.has_value() ? absl::StrCat(", on ", gear->text()) : "") << ".\n"
+       << to_text(small);
 }
 
 void tell_wrong(const Options& options, uint64_t seed, const Job& job, const std::string& wrong) {
@@ -126,8 +127,7 @@ void tell_crash(const Options& options, uint64_t seed, const std::string& end) {
   const Job job = draw_job(seed);
   const std::string alone = end_of_process(job);
   if (alone.empty()) {
-    say(absl::StrCat("== seed ", seed, ": ", end, ", and went well in a process of its own\n", to_text(job)));
-    return;
+    return tell_failure(options, seed, end, job, "it went well in a process of its own, and is not shrunk");
   }
   const Job small = shrink(job, [&](const Job& smaller) { return end_of_process(smaller) == alone; });
   tell_failure(options, seed, end, small, absl::StrCat("in a process of its own: ", alone));

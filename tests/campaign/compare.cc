@@ -12,6 +12,8 @@ using namespace internal;
 
 namespace {
 
+constexpr int kDepths = 6;
+
 // Numbers that have nothing to do with each other: how the jobs were drawn, which schedule and which gears they have.
 enum class Choice : uint64_t { kSchedule = 1, kDepth, kGear };
 int chosen(const Job& job, Choice choice, int n) {
@@ -25,7 +27,7 @@ Schedule exploring(const Job& job) {
   const auto seed = static_cast<uint64_t>(job.seed);
   switch (chosen(job, Choice::kSchedule, 6)) {
     case 0:
-      return Schedule::pct(seed, 1 + chosen(job, Choice::kDepth, 6));
+      return Schedule::pct(seed, 1 + chosen(job, Choice::kDepth, kDepths));
     case 1:
       return Schedule::starve(seed);
     case 2:
@@ -35,6 +37,13 @@ Schedule exploring(const Job& job) {
     default:
       return Schedule::seeded(seed);
   }
+}
+
+std::vector<Schedule> all_exploring(uint64_t seed) {
+  std::vector<Schedule> all = {Schedule::seeded(seed), Schedule::starve(seed), Schedule::late_completion(seed),
+                               Schedule::round_robin()};
+  for (int depth = 1; depth <= kDepths; ++depth) all.push_back(Schedule::pct(seed, depth));
+  return all;
 }
 
 namespace {
@@ -76,8 +85,7 @@ class Comparer {
  public:
   Comparer(const Job& job, Effort effort) : job_(job), plan_(job), expected_(oracle(plan_)), effort_(effort) {}
 
-  Comparison compare() {
-    const Schedule schedule = exploring(job_);
+  Comparison compare(const Schedule& schedule) {
     const bool full = effort_ == Effort::kFull;
     const int turn = chosen(job_, Choice::kGear, 8);
     const JobRun fibers = run({EngineKind::kFibers, schedule});
@@ -138,6 +146,9 @@ class Comparer {
 
 }  // namespace
 
-Comparison compare_gears(const Job& job, Effort effort) { return Comparer(job, effort).compare(); }
+Comparison compare_gears(const Job& job, Effort effort, const Schedule& exploring) {
+  return Comparer(job, effort).compare(exploring);
+}
+Comparison compare_gears(const Job& job, Effort effort) { return compare_gears(job, effort, exploring(job)); }
 
 }  // namespace rankloom

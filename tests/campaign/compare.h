@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "tests/campaign/run_job.h"
@@ -12,7 +13,9 @@ namespace rankloom {
 
 // How many runs a job is given.
 enum class Effort : uint8_t {
-  kQuick,  // fibers under a schedule that explores; one job in four on threads as well
+  // Fibers under a schedule that explores; beside that one job in eight on threads one at a time, one as a replay, two
+  // under fifo, one on threads that run freely.
+  kQuick,
   // Fibers under a schedule that explores, the same on threads one at a time, its replay, fifo, and threads free.
   kFull,
 };
@@ -26,9 +29,12 @@ struct Comparison {
 
 // The schedule that explores, of a job's first run.
 Schedule exploring(const Job& job);
+// All that the first run of a job with this seed could have: those that a job of the corpus was found under may be any.
+std::vector<Schedule> all_exploring(uint64_t seed);
 
 // Blocking: the calling thread. Runs a job in several gears; each must give what the oracle says, and one seed one run.
 Comparison compare_gears(const Job& job, Effort effort);
+Comparison compare_gears(const Job& job, Effort effort, const Schedule& exploring);
 
 // The smallest job found for which `fails` holds, as it does for `job`: acts, parts, faults and ranks are left out one
 // by one, numbers made small. Takes no longer than `most`.

@@ -116,7 +116,7 @@ void add_act(const Plan& plan, size_t at, Ends* ends) {
         return act.a == 2 ? ends->must(name, {"Timeout", "Deadlock"}) : ends->must(name, {"Timeout"});
       return ends->must(name, {"Timeout", "Mismatch", "Aborted", "Deadlock"});
     default:
-      return;
+      no_such("act that ends badly", act.kind);
   }
 }
 

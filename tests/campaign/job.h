@@ -19,6 +19,8 @@ namespace rankloom {
 // one after another, so the job ends under every schedule, and a loop over the acts, the oracle, knows what each rank
 // sees.
 
+// Calls that ranks wait for come first, up to kTwoGroups: these have a JobCall. From kThrow on stand those after which
+// the job may fail. The others lie between.
 enum class ActKind : uint8_t {
   kCollective,  // a call of each member of a group. `c`: of Way::kEvent, how the rank waits for the event
   kCoalesced,   // several calls between start_coalescing() and end_coalescing(). `a` = 1: and messages in a ring;
@@ -48,7 +50,7 @@ enum class ActKind : uint8_t {
   kRandom,        // RankContext::rng()
   kHelper,        // a helper runs a script in the store of kind `a`, the rank waits for its Latch
   kNestedWorld,   // another job, drawn from `seed`, within the rank's program, in the gear `a`
-  kThrow,         // from here on acts after which the job fails
+  kThrow,
   kAbortWorld,
   kAbortGroup,
   kDropWork,      // of the rank's part of act `a`
@@ -200,7 +202,8 @@ enum class Palette : uint8_t { kAll, kGood, kNested, kMpi, kTorch };
 Job draw_job(uint64_t seed, Palette palette = Palette::kAll, int world_size = 0);
 
 // A line for the job and one for each act, as kept in the corpus. Only what differs from a default is written;
-// operations, dtypes and reductions by name. New values of the enums of this file go to the end of theirs.
+// acts, operations, dtypes and reductions by name. New values of the enums of this file go to the end of theirs, but
+// for ActKind.
 std::string to_text(const Job& job);
 // Errors: InvalidArgument that names the line.
 absl::StatusOr<Job> parse_job(std::string_view text);

@@ -14,6 +14,7 @@
 
 #include "rankloom/mpi.h"
 #include "tests/campaign/mpi_repeated.h"
+#include "tests/campaign/number_flags.h"
 #include "tests/campaign/oracle.h"
 #include "tests/campaign/run_job.h"
 #include "tests/campaign/todays_seed.h"
@@ -55,11 +56,7 @@ int main(int argc, char** argv) {
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   uint64_t jobs = 200, seed = todays_seed();
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const uint64_t number = std::strtoull(argv[i + 1], nullptr, 10);
-    if (std::string(argv[i]) == "--jobs") jobs = number;
-    if (std::string(argv[i]) == "--seed") seed = number;
-  }
+  if (!read_number_flags(argc, argv, {{"--jobs", &jobs}, {"--seed", &seed}})) MPI_Abort(MPI_COMM_WORLD, 2);
   MPI_Bcast(&seed, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);  // midnight may come between two processes
   int wrong = 0;
   size_t acts = 0;

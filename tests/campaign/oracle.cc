@@ -108,8 +108,18 @@ class Oracle {
         return see(act.rank, act.id, kDrawn);
       case ActKind::kNestedWorld:
         return see(act.rank, act.id, kNestedWentWell);
-      default:
+      case ActKind::kMonitored:
+      case ActKind::kDestroyGroup:
+      case ActKind::kYield:
+      case ActKind::kThrow:
+      case ActKind::kAbortWorld:
+      case ActKind::kAbortGroup:
+      case ActKind::kLeave:
+      case ActKind::kOtherCall:
+      case ActKind::kGroupTimeout:
         return;
+      case ActKind::kCount:
+        no_such("act", act.kind);
     }
   }
 
@@ -200,13 +210,16 @@ class Oracle {
       case ActKind::kCollective:
         collective(act, act.call, 0, members, &saw);
         break;
-      default:
+      case ActKind::kCoalesced:
         for (size_t p = 0; p < act.parts.size(); ++p) {
           collective(act, act.parts[p], static_cast<int>(p), members, &saw);
         }
         if (act.a == 1) {
           for (int to = 0; to < n; ++to) append(given((to + n - 1) % n), &saw[at(to)]);
         }
+        break;
+      default:
+        no_such("call of one group", act.kind);
     }
     for (int member = 0; member < n; ++member) {
       if (takes_part[at(member)]) issued(members[at(member)], act, std::move(saw[at(member)]));

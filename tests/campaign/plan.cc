@@ -114,8 +114,24 @@ Plan::Plan(const Job& job) : job_(job) {
         parent = world;
         make(act, *world);
         break;
-      default:
+      case ActKind::kWait:
+      case ActKind::kStoreScript:
+      case ActKind::kStoreMeeting:
+      case ActKind::kStoreTimeout:
+      case ActKind::kSharedCount:
+      case ActKind::kYield:
+      case ActKind::kSleep:
+      case ActKind::kRandom:
+      case ActKind::kHelper:
+      case ActKind::kNestedWorld:
+      case ActKind::kThrow:
+      case ActKind::kAbortWorld:
+      case ActKind::kDropWork:
+      case ActKind::kLeave:
         parent = world;
+        break;
+      case ActKind::kCount:
+        no_such("act", act.kind);
     }
     if (names_a_rank(act.type()) && act.rank >= job.world_size) parent = nullptr;
     where_.push_back(parent);

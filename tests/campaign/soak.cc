@@ -1,24 +1,27 @@
 // Worlds that live long, and many of them: memory, descriptors and threads of the process must stay where they are.
 //   soak [--calls N] [--worlds N] [--at-once N] [--csv FILE]
 // Prints a table for each part, with a line for every twentieth of it, or round, and ends with 1 if the last one shows
-// more than the one in the middle. FILE gets all of them.
+// more than the one in the middle. FILE, of the last flag, gets all of them.
 
 #include <dirent.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "rankloom/rankloom.h"
 #include "tests/campaign/compare.h"
+#include "tests/campaign/number_flags.h"
 
 namespace {
 
@@ -91,7 +94,7 @@ class Part {
   std::vector<Sample> samples_;
 };
 
-// Calls of one rank: of every kind, groups made and destroyed now and then.
+// Calls of one rank: collectives, messages, a store, a stream; groups and helpers now and then.
 void call_on(RankContext& rank, int64_t calls, Part* part) {
   auto pg = init_process_group(rank, {.eager_bytes = 64});
   std::vector<float> x(16, 1.0f), all(16 * kRanks);
@@ -185,30 +188,21 @@ bool worlds_at_once(int64_t worlds, std::ofstream* csv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int64_t calls = 10'000'000, worlds = 10'000, at_once = 1'000;
+  uint64_t calls = 10'000'000, worlds = 10'000, at_once = 1'000;
   std::ofstream csv;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    const int64_t number = std::strtoll(argv[i + 1], nullptr, 10);
-    if (flag == "--calls") {
-      calls = number;
-    } else if (flag == "--worlds") {
-      worlds = number;
-    } else if (flag == "--at-once") {
-      at_once = number;
-    } else if (flag == "--csv") {
-      csv.open(argv[i + 1]);
-      csv << "part,done,resident_kb,allocated_kb,descriptors,threads\n";
-    } else {
-      std::fprintf(stderr, "%s: not known\n", flag.c_str());
-      return 2;
-    }
+  if (argc > 2 && std::string_view(argv[argc - 2]) == "--csv") {
+    csv.open(argv[argc - 1]);
+    if (!csv) return std::fprintf(stderr, "--csv %s: %s\n", argv[argc - 1], std::strerror(errno)), 2;
+    csv << "part,done,resident_kb,allocated_kb,descriptors,threads\n";
+    argc -= 2;
   }
-  bool flat = one_world("one world, fibers, fifo", EngineKind::kFibers, Schedule::fifo(), calls, &csv);
-  flat &= one_world("one world, fibers, seeded", EngineKind::kFibers, Schedule::seeded(7), calls / 10, &csv);
-  flat &= one_world("one world, threads, free", EngineKind::kThreads, Schedule::free(), calls / 50, &csv);
-  flat &= many_worlds(worlds, &csv);
-  flat &= worlds_at_once(at_once, &csv);
+  if (!read_number_flags(argc, argv, {{"--calls", &calls}, {"--worlds", &worlds}, {"--at-once", &at_once}})) return 2;
+  const auto n = [](uint64_t number) { return static_cast<int64_t>(number); };
+  bool flat = one_world("one world, fibers, fifo", EngineKind::kFibers, Schedule::fifo(), n(calls), &csv);
+  flat &= one_world("one world, fibers, seeded", EngineKind::kFibers, Schedule::seeded(7), n(calls / 10), &csv);
+  flat &= one_world("one world, threads, free", EngineKind::kThreads, Schedule::free(), n(calls / 50), &csv);
+  flat &= many_worlds(n(worlds), &csv);
+  flat &= worlds_at_once(n(at_once), &csv);
   std::printf(flat ? "flat\n" : "not flat\n");
   return flat ? 0 : 1;
 }

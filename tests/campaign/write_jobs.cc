@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/campaign/number_flags.h"
 #include "tests/campaign/oracle.h"
 #include "tests/campaign/todays_seed.h"
 
@@ -130,12 +131,7 @@ class Writer {
 
 int main(int argc, char** argv) {
   uint64_t jobs = 100, seed = todays_seed(), ranks = 0;  // 0: from 2 to 4
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const uint64_t number = std::strtoull(argv[i + 1], nullptr, 10);
-    if (std::string(argv[i]) == "--jobs") jobs = number;
-    if (std::string(argv[i]) == "--seed") seed = number;
-    if (std::string(argv[i]) == "--ranks") ranks = number;
-  }
+  if (!read_number_flags(argc, argv, {{"--jobs", &jobs}, {"--seed", &seed}, {"--ranks", &ranks}})) return 2;
   for (uint64_t i = 0; i < jobs; ++i) {
     const Job job = draw_job(seed + i, Palette::kTorch, static_cast<int>(ranks > 0 ? ranks : 2 + (seed + i) % 3));
     const Plan plan(job);

@@ -37,7 +37,7 @@ void must_name_a_variable(const absl::Status& status) {
   if (status.ok()) return;
   const absl::string_view text = status.message();
   bool named = false;
-  for (const char* name : kVariables) named = named || absl::StartsWith(text, name);
+  for (const char* name : kVariables) named = named || (std::getenv(name) != nullptr && absl::StartsWith(text, name));
   if (error_kind(status) != ErrorKind::kInvalidArgument || !named) wrong("refused with " + status.ToString());
 }
 
@@ -132,6 +132,29 @@ void must_be_obeyed(const WorldOptions& options) {
   });
 }
 
+// The wishes to searches and to keepers of traces, of the first run of a process: by a reader of the test's own.
+void wishes_must_be_obeyed() {
+  const auto value = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? std::string() : std::string(text);
+  };
+  const absl::StatusOr<internal::RunFiles> files = internal::run_files_from_environment();
+  must_name_a_variable(files.status());
+  if (!files.ok()) return;
+  if (files->folder.empty() != value("RANKLOOM_TRACE_DIR").empty()) wrong("RANKLOOM_TRACE_DIR is not obeyed");
+  if (files->reports.empty() != value("RANKLOOM_REPORT").empty()) wrong("RANKLOOM_REPORT is not obeyed");
+  if (!files->folder.empty() && !files->folder.ends_with(value("RANKLOOM_TRACE_DIR")))
+    wrong("RANKLOOM_TRACE_DIR is " + files->folder);
+  if (!files->reports.empty() && !files->reports.ends_with(value("RANKLOOM_REPORT")))
+    wrong("RANKLOOM_REPORT is " + files->reports);
+  if (internal::reports_are_wanted() == value("RANKLOOM_REPORT").empty()) wrong("reports are wanted against the wish");
+  const std::string run = value("RANKLOOM_REPLAY_RUN");
+  if (files->replayed_run != (run.empty() ? 1 : std::atoi(run.c_str()))) wrong("RANKLOOM_REPLAY_RUN is not obeyed");
+  const absl::StatusOr<int> ranks = internal::ranks_from_environment(files->replayed_run);
+  must_name_a_variable(ranks.status());
+  if (ranks.ok() && *ranks != std::atoi(value("RANKLOOM_RANKS").c_str())) wrong("RANKLOOM_RANKS is not obeyed");
+}
+
 // A number of the variable, a length and a value each. A value of RANKLOOM_REPLAY that begins with "file:" is the
 // content of the trace.
 void set_variables(Input& in, const std::string& trace_path) {
@@ -157,8 +180,7 @@ void check(Input& in) {
   must_name_a_variable(internal::apply_environment_to_run(1, &of_run));
   must_name_a_variable(internal::apply_environment_to_run(2, &of_run));
   must_name_a_variable(internal::ranks_from_environment(1).status());
-  must_name_a_variable(internal::run_files_from_environment().status());
-  (void)internal::reports_are_wanted();
+  wishes_must_be_obeyed();
   WorldOptions options;
   const absl::Status status = apply_environment(&options);
   must_name_a_variable(status);

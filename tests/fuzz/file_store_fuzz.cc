@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -17,6 +16,7 @@
 #include "rankloom/error.h"
 #include "rankloom/store.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/temp_dir.h"
 
 namespace rankloom {
 
@@ -135,13 +135,6 @@ std::string long_file(Input& in) {
       file += record(change, key, value);
   }
   return "RLSTORE1" + file + (list.empty() ? "" : record(kBatch, "", list)) + in.rest();
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
 }
 
 // The content of a store at `path`; nullopt: the store says StoreError.

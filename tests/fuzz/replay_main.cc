@@ -9,13 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "rankloom/random.h"
+#include "tests/temp_dir.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -27,11 +26,6 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
-std::string bytes_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // The files of a folder by name: a folder has no order of its own.
 std::vector<std::string> corpus(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;
@@ -41,7 +35,7 @@ std::vector<std::string> corpus(const std::filesystem::path& folder) {
   for (const std::filesystem::path& path : paths) {
     // A target that ends here has said why; this says where.
     std::fprintf(stderr, "%s\n", path.filename().c_str());
-    inputs.push_back(bytes_of(path));
+    inputs.push_back(rankloom::read_file(path.string()));
     run(inputs.back());
   }
   return inputs;
@@ -87,7 +81,13 @@ int main(int argc, char** argv) {
   if (argc == 4 && std::string_view(argv[1]) == "--inputs") {
     make_inputs(std::atoi(argv[2]), corpus(argv[3]));
   } else if (argc > 1) {
-    for (int i = 1; i < argc; ++i) run(bytes_of(argv[i]));
+    for (int i = 1; i < argc; ++i) {
+      if (!std::filesystem::is_regular_file(argv[i])) {
+        std::fprintf(stderr, "%s: no file\n", argv[i]);
+        return 2;
+      }
+    }
+    for (int i = 1; i < argc; ++i) run(rankloom::read_file(argv[i]));
   } else {
     make_inputs(5000, {});
   }

@@ -348,6 +348,27 @@ TEST(MpiWorldTest, AnEagerSendIsDoneAtOnce) {
   }
 }
 
+// The communicator of a later group is made without a call of those members that have no part in the message.
+TEST(MpiWorldTest, AMessageComesWhileOtherMembersWaitForSomethingElse) {
+  if (ranks_of_job() < 3) GTEST_SKIP() << "want 3 ranks";
+  const Ran ran = run_all([](RankContext& rank) {
+    auto first = init_process_group(rank);
+    auto pg = init_process_group(rank);
+    std::vector<int32_t> x = {7 + rank.rank(), 9};
+    if (rank.rank() == 0) {
+      pg->send(x, 1, 5).wait();
+    } else if (rank.rank() == 1) {
+      pg->recv(x, 0, 5).wait();
+      EXPECT_THAT(x, testing::ElementsAre(7, 9));
+      rank.store().set("received", "");
+    } else {
+      rank.store().wait({"received"});
+    }
+    return Bytes();
+  });
+  EXPECT_TRUE(ran.report.ok()) << ran.report.text();
+}
+
 // Nobody else ever calls: its group has no communicator when the run ends.
 TEST(MpiWorldTest, AnEagerSendOfALaterGroupThatNobodyReceivesIsNoted) {
   if (ranks_of_job() < 2) GTEST_SKIP() << "want 2 ranks";

@@ -7,7 +7,9 @@ Without SECONDS 400 changes of each file, the same every time; with it, changes 
 fails, the file stays in the folder for such files as mutated-SUM.rlrun or .rltrace, which the test prints. FILE: such files, alone.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import pathlib
 import random
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
+import unicodedata
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,7 +27,7 @@ sys.dont_write_bytecode = True
 sys.path += [str(ROOT / "tools")]
 sys.path += [str(ROOT / "tests" / "tools")]
 import small_runs  # noqa: E402
-from rankloom_command import page, run_file, text, trace  # noqa: E402
+from rankloom_command import command, page, run_file, text, trace  # noqa: E402
 
 WRITE_RUNS = ""
 SECONDS = 0.0
@@ -67,6 +70,7 @@ WORDS = [
     b"NaN",
 ]
 NUMBER = re.compile(rb"-?\d+")
+TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
 def changed_bytes(data, random_of):
@@ -124,8 +128,22 @@ def shown_run(data, whole):
 
 
 def shown_trace(data):
-    found = trace.parse(data, "x.rltrace")
-    return [text.plain(trace.show(found, all_of_it)) for all_of_it in (False, True)]
+    trace.parse(data, "x.rltrace")
+    return [of_command(data, "x.rltrace", *options)[1] for options in ([], ["--all"])]
+
+
+def of_command(data, name, *options):
+    """The command `rankloom` on a file called `name`: (exit code, standard output, standard error)."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        path = pathlib.Path(folder, name)
+        path.write_bytes(data)
+        code = command.main(["trace" if path.suffix == ".rltrace" else "show", str(path), *options])
+    return code, out.getvalue(), err.getvalue()
+
+
+def obeyed(printed):
+    """Characters that a terminal obeys, or that turn the direction of a line; ends of lines and tabs are none."""
+    return {c for c in set(printed) - {"\n", "\t"} if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in TURNING}
 
 
 # The command as its own process, which writes how much memory it held at most, in kB, and its processor time. Linux tells.
@@ -217,25 +235,28 @@ class MutatedFilesTest(unittest.TestCase):
             done += 1
 
     def look(self, data, name, read_and_show):
-        """read_and_show(data): the texts; RunFileError is a refusal, whose text is one line. True: it was shown."""
+        """read_and_show(data): the texts; RunFileError is a refusal, which the command says in one line. True: it was shown."""
         begin = time.process_time()
         type(self).looked_at += 1
         try:
             try:
                 shown = read_and_show(data)
-            except run_file.RunFileError as error:
-                self.assertRegex(text.plain(str(error)), rf'^file "{name}": [^\n]{{1,1000}}$')
+            except run_file.RunFileError:
+                shown = None
+            self.assertLess(time.process_time() - begin, MOST_SECONDS)
+            if shown is None:
+                code, out, said = of_command(data, name)
+                self.assertEqual((code, out, obeyed(said)), (2, "", set()))
+                self.assertRegex(said, rf'^rankloom: file "[^"]*/{name}": [^\n]{{1,1000}}\n$')
                 return False
             for printed in shown:
-                self.assertNotRegex(printed.encode(), b"[\0\x1b]")
+                self.assertEqual(obeyed(printed), set())
             return True
         except Exception:
             kept = pathlib.Path(tempfile.gettempdir()) / f"mutated-{hashlib.sha1(data).hexdigest()}{pathlib.Path(name).suffix}"
             kept.write_bytes(data)
             print(f"seed {SEED}: the file is {kept}", file=sys.stderr)
             raise
-        finally:
-            self.assertLess(time.process_time() - begin, MOST_SECONDS)
 
     def test_changed_runs_are_refused_or_shown(self):
         counts = {True: 0, False: 0}
