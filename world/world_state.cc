@@ -933,6 +933,19 @@ void WorldState::await_helpers() {
   scheduler_->close_when_idle();
 }
 
+namespace {
+
+// A replay that was over before its trace was; empty: it was not. A fifo run records nothing.
+std::string note_of_replay(const Schedule& schedule, const Trace& made) {
+  const Trace* const replayed = schedule.trace();
+  if (replayed == nullptr || replayed->cut() || made.cut() || made.steps().size() >= replayed->steps().size())
+    return "";
+  return absl::StrCat("the replay ended after ", made.steps().size(), " of the ", replayed->steps().size(),
+                      " steps of its trace: the run that was recorded was another one");
+}
+
+}  // namespace
+
 RunReport WorldState::report(bool last) {
   const bool over = all_ended();
   if (over) {
@@ -967,6 +980,8 @@ RunReport WorldState::report(bool last) {
   }
   report.cause = scheduler_->abort_cause();
   report.trace = last ? scheduler_->take_trace() : scheduler_->trace();
+  if (const std::string note = note_of_replay(scheduler_->options().schedule, report.trace); over && !note.empty())
+    report.notes.push_back(note);
   report.schedule = scheduler_->options().schedule.text();
   report.engine = engine_kind_name(options_.engine);
   report.steps = scheduler_->steps();

@@ -335,6 +335,27 @@ TEST_P(ReportTest, AReplayThatDoesNotFitNamesTheFirstDifference) {
   EXPECT_THAT(longer.text(), StartsWith("Aborted: replay diverged at step "));
 }
 
+TEST_P(ReportTest, AReplayThatIsOverBeforeItsTraceSaysSo) {
+  if (GetParam().schedule.kind() != Schedule::Kind::kSeeded) GTEST_SKIP() << "nothing is chosen there";
+  const auto run_program = [&](Schedule schedule, bool throws) {
+    WorldOptions options = GetParam().options(3);
+    options.schedule = std::move(schedule);
+    return run_world(options, [throws](RankContext& rank) {
+      for (int i = 0; i < 20; ++i) {
+        rank.yield();
+        if (throws && i == 5) throw std::runtime_error("too early");
+      }
+    });
+  };
+  const RunReport recorded = run_program(GetParam().schedule, false);
+  EXPECT_THAT(run_program(Schedule::replay(recorded.trace), false).notes, testing::IsEmpty());
+  const RunReport shorter = run_program(Schedule::replay(recorded.trace), true);
+  EXPECT_THAT(shorter.text(), HasSubstr("too early"));
+  EXPECT_THAT(shorter.notes, testing::ElementsAre(testing::MatchesRegex(
+                                 "the replay ended after [0-9]+ of the [0-9]+ steps of its trace: the run that was "
+                                 "recorded was another one")));
+}
+
 TEST(MovedReportTest, TellsOfNoRankThatItDoesNotHave) {
   RunReport report = run_world({.world_size = 2}, [](RankContext& rank) {
     if (rank.rank() == 1) throw std::runtime_error("the disk is full");
