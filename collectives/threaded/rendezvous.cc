@@ -111,16 +111,15 @@ bool CollectiveWork::take_back(const Withdrawal& why, const absl::Status& ended)
   return rendezvous_->withdraw(*this, why, ended);
 }
 
-void CollectiveWork::wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code,
-                                 absl::Status* waited) {
+void CollectiveWork::wait_longer(absl::Duration* timeout, CodeSite code, absl::Status* waited) {
   while (!is_completed() && error_kind(*waited) == ErrorKind::kTimeout) {
-    const int64_t until_ns = rendezvous_->wait_until_ns(call_.seq);
-    const int64_t longer_ns = until_ns - scheduler()->now_ns();
-    if (longer_ns <= 0) break;  // nobody else's time runs
+    const int64_t now_ns = scheduler()->now_ns();
+    const Deadline until = rendezvous_->wait_until(call_.seq, now_ns);
+    if (until.at_ns <= now_ns) break;  // nobody else's time runs
     const absl::Duration longer =
-        until_ns == Deadline::kNever ? absl::InfiniteDuration() : absl::Nanoseconds(longer_ns);
+        until.at_ns == Deadline::kNever ? absl::InfiniteDuration() : absl::Nanoseconds(until.at_ns - now_ns);
     *timeout += longer;
-    *waited = await(longer, timeout_is_default, code);
+    *waited = await(longer, until.weak, code);
   }
 }
 
@@ -1062,16 +1061,20 @@ void Rendezvous::note_left() const {
   for (std::string& note : notes) world_.note(WorldState::NoteKind::kLeftover, std::move(note));
 }
 
-int64_t Rendezvous::wait_until_ns(int64_t seq) const {
+Deadline Rendezvous::wait_until(int64_t seq, int64_t now_ns) const {
   ObservedMutexLock lock(&mu_);
   const Slot* const slot = find(seq);
-  int64_t latest = 0;
+  int64_t latest_ns = 0, latest_weak_ns = 0;
   touched_group(Access::kRead);
-  if (slot == nullptr || slot->state != Slot::State::kCollecting) return latest;
-  for (const CollectiveCall* const call : slot->calls) {
-    if (call != nullptr) latest = std::max(latest, call->way.wait_until_ns);
+  if (slot != nullptr && slot->state == Slot::State::kCollecting) {
+    for (const CollectiveCall* const call : slot->calls) {
+      if (call == nullptr) continue;
+      int64_t& latest = call->timeout_is_default ? latest_weak_ns : latest_ns;
+      latest = std::max(latest, call->way.wait_until_ns);
+    }
   }
-  return latest;
+  if (latest_ns > now_ns) return {.at_ns = latest_ns, .weak = false};
+  return {.at_ns = latest_weak_ns, .weak = true};
 }
 
 void Rendezvous::append_missing(int64_t seq, int rank, std::vector<int>* ranks) const {

@@ -45,7 +45,7 @@ class CollectiveWork final : public MemberWork {
   Site wait_site(CodeSite code) const override;
   void ending(bool ok) override { close_own_record(scheduler()->now_ns(), ok, started_ns_); }
   bool take_back(const Withdrawal& why, const absl::Status& ended) override;
-  void wait_longer(absl::Duration* timeout, bool timeout_is_default, CodeSite code, absl::Status* waited) override;
+  void wait_longer(absl::Duration* timeout, CodeSite code, absl::Status* waited) override;
   std::string what(bool numbered) const override;
   std::string waits_in(CodeSite code) const override;
   void await_group_failure() const override;
@@ -167,8 +167,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // At the world's end: leaves a note of each call that some members made and others did not.
   void note_left() const;
 
-  // The latest CallWay::wait_until_ns of the members that have arrived.
-  int64_t wait_until_ns(int64_t seq) const;
+  // The latest CallWay::wait_until_ns of the members that have arrived: of those that gave a timeout, as long as that is
+  // to come, or else of those whose timeout is a default, which keeps no stuck job from being a deadlock.
+  Deadline wait_until(int64_t seq, int64_t now_ns) const;
   // Global ranks of the members whose calls that of member `rank` waits for.
   void append_missing(int64_t seq, int rank, std::vector<int>* ranks) const;
   // Why the call can never be complete, if it is known: the Mismatch of those that have arrived so far, or a member

@@ -60,7 +60,7 @@ absl::Status MemberWork::time_out(absl::Duration timeout, CodeSite code) {
 // Not inlined: a waiting rank's stack is no larger for what few waits need.
 [[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout,
                                                        bool timeout_is_default, CodeSite code) {
-  if (call_.way.wait_until_ns > 0) wait_longer(&timeout, timeout_is_default, code, &waited);
+  if (call_.way.wait_until_ns > 0) wait_longer(&timeout, code, &waited);
   if (waited = ended_as(std::move(waited)); waited.ok() || is_completed()) return waited;
   if (error_kind(waited) == ErrorKind::kTimeout) {
     waited = timeout_error({.who = who(waits_in(code)),

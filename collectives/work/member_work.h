@@ -92,8 +92,7 @@ class MemberWork : public WorkState, public WaitsFor {
   virtual bool take_back(const Withdrawal& why, const absl::Status& ended) = 0;
   // Of a call whose time depends on that of others (CallWay::wait_until_ns), after a wait for `timeout` that ended with
   // `waited`: goes on waiting, and adds to both.
-  virtual void wait_longer(absl::Duration* /*timeout*/, bool /*timeout_is_default*/, CodeSite /*code*/,
-                           absl::Status* /*waited*/) {}
+  virtual void wait_longer(absl::Duration* /*timeout*/, CodeSite /*code*/, absl::Status* /*waited*/) {}
 
   // For texts: "recv from rank 0, tag 3"; `numbered`: "recv seq 1 from rank 0, tag 3".
   virtual std::string what(bool numbered) const = 0;

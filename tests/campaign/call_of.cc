@@ -46,6 +46,7 @@ CallOf::CallOf(const JobCall& call, int act, int part, const std::vector<int>& r
 }
 
 void CallOf::fill() {
+  if (call_.type() == OpType::kBarrier && arrivals_ != nullptr) arrivals_->comes(barrier_);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (keeps_inputs_) {
       tensors_->give(inputs_[i], values_[i]);
@@ -99,7 +100,6 @@ Work CallOf::make(ProcessGroup& pg, const CallOptions& given) {
     case OpType::kBarrier:
       if (arrivals_ != nullptr) {
         tensors_->also([arrivals = arrivals_, at = barrier_, n = size_] { return arrivals->missing(at, n); });
-        arrivals_->comes(barrier_);
       }
       return pg.barrier(options, absl::StrCat("barrier ", act_));
     default:

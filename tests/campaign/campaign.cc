@@ -138,8 +138,8 @@ void work(const Options& options, Told* told, int process, int64_t end) {
     const uint64_t i = told->next++;
     if (i >= options.programs || now_s() >= end) return;
     const uint64_t seed = options.seed + i;
+    told->process[process].since = now_s();  // first: a program without its time would hang
     told->process[process].program = seed;
-    told->process[process].since = now_s();
     const Job job = draw_job(seed);
     const Comparison result = compare_gears(job, options.effort);
     ++told->done;
@@ -154,6 +154,7 @@ void work(const Options& options, Told* told, int process, int64_t end) {
 
 pid_t start(const Options& options, Told* told, int process, int64_t end) {
   told->process[process].program = 0;
+  told->process[process].since = now_s();
   std::fflush(stdout);
   const pid_t pid = fork();
   if (pid == 0) {

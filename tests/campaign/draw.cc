@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "rankloom/random.h"
 #include "tests/campaign/job.h"
 #include "tests/campaign/plan.h"
 #include "tests/campaign/store_script.h"
+#include "tests/campaign/values.h"
 
 namespace rankloom {
 
@@ -56,7 +58,8 @@ class Drawer {
     }
   }
 
-  static constexpr int kMembers = 6;  // of the largest group
+  static constexpr int kMembers = 6;               // of the largest group
+  static constexpr int64_t kMostBytes = 64 << 20;  // of one call, so that a job takes seconds at most
   template <typename T>
   auto one_of(const T& choices) {
     return choices[static_cast<size_t>(below(static_cast<int>(std::size(choices))))];
@@ -112,7 +115,19 @@ class Drawer {
       call.count = (1 + below(2)) * (1 << 20) / static_cast<int>(dtype_size(call.element())) + below(9);
     }
     if (call.type() == OpType::kBarrier) call = {.timed = call.timed};
+    while (bytes_of(call) > kMostBytes) call.count /= 2;
     return call;
+  }
+
+  // Of all members' tensors together, in a group of all ranks.
+  int64_t bytes_of(const JobCall& call) const {
+    int64_t elements = 0;
+    for (int member = 0; member < job_.world_size; ++member) {
+      const CallShape shape = shape_of(call, job_.world_size, member);
+      for (const auto* sizes : {&shape.inputs, &shape.outputs})
+        elements = std::accumulate(sizes->begin(), sizes->end(), elements);
+    }
+    return elements * static_cast<int64_t>(dtype_size(call.element()));
   }
 
   void draw_message(Act* act) {

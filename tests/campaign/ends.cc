@@ -120,7 +120,7 @@ void add_act(const Plan& plan, size_t at, Ends* ends) {
   }
 }
 
-void add_fault(const Fault& fault, bool others_may_leave, Ends* ends) {
+void add_fault(const Fault& fault, bool others_may_leave, bool doubles, Ends* ends) {
   const std::string name(internal::fault_kind_name(fault.kind));
   switch (fault.kind) {
     case Fault::Kind::kCrash:
@@ -131,7 +131,7 @@ void add_fault(const Fault& fault, bool others_may_leave, Ends* ends) {
       return ends->must(name, {"Deadlock"});
     case Fault::Kind::kDrop:  // where another message of its tag comes instead: Mismatch, and Aborted behind it
       ends->may(name, {"Deadlock", "Mismatch", "Aborted"});
-      ends->must_fail |= !others_may_leave;  // and so let the receiver go
+      ends->must_fail |= !others_may_leave && !doubles;  // which let the receiver go, or give it another message
       return;
     case Fault::Kind::kDuplicate:
       return ends->may(name, {"Mismatch", "Aborted", "Deadlock"});
@@ -152,7 +152,9 @@ Ends ends_of(const Plan& plan, const RunReport& report) {
   for (size_t i = 0; i < job.acts.size(); ++i) {
     if (job.acts[i].ends_badly() && plan.where(i) != nullptr) add_act(plan, i, &ends);
   }
-  for (const Fault& fault : report.faults) add_fault(fault, leaves, &ends);
+  const bool doubles = std::any_of(report.faults.begin(), report.faults.end(),
+                                   [](const Fault& fault) { return fault.kind == Fault::Kind::kDuplicate; });
+  for (const Fault& fault : report.faults) add_fault(fault, leaves, doubles, &ends);
   return ends;
 }
 

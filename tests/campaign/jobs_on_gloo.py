@@ -25,7 +25,7 @@ from compare_with_torch import DTYPES, OPS, differ
 
 ALL_DTYPES = DTYPES | {name: getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2")}
 PATIENCE = datetime.timedelta(seconds=60)
-PROBE_PATIENCE = datetime.timedelta(seconds=5)
+PROBE_PATIENCE = datetime.timedelta(seconds=20)
 
 
 def tensor(text, dtype):

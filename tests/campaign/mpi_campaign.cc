@@ -37,9 +37,10 @@ std::optional<std::string> wrong_with_world(const Plan& plan, const JobLog& expe
   run.log = expected;  // other ranks' sights are those of their processes
   RankLog& mine = run.log[static_cast<size_t>(rank)];
   mine = {};
-  std::string drawn;
+  Beside beside;
   run.report = run_mpi_world({.seed = static_cast<uint64_t>(plan.job().seed)},
-                             [&](RankContext& context) { run_rank(plan, context, &mine, &drawn, nullptr); });
+                             [&](RankContext& context) { run_rank(plan, context, &mine, &beside, nullptr); });
+  if (!beside.memory.rests()) return "somebody wrote to tensors after their calls were done";
   return wrong_with(plan, expected, run);
 }
 

@@ -65,7 +65,8 @@ std::string RankPrinter::head() const {
   for (int i = 0; i < 2; ++i) {
     if (has_stream_[i]) absl::StrAppend(&text, "  std::optional<SimStream> s", i, ";\n");
   }
-  if (draws_) absl::StrAppend(&text, "  Prng shadow(rank.rng_seed());  // of the rank's own generator\n");
+  if (draws_)
+    absl::StrAppend(&text, "  Prng shadow(own_seed(", job_.seed, ", rank.rank()));  // of the rank's own generator\n");
   return text + "\n";
 }
 
@@ -151,8 +152,9 @@ void RankPrinter::step_of_rank(const Act& act, const Partition& where) {
     case ActKind::kStoreScript:
       return see(act.id, absl::StrCat("run_script(rank, ", act.id, ", ", act.a, ", ", act.seed, ")"));
     case ActKind::kStoreTimeout:
-      return see(act.id, absl::StrCat("timeout([&] { rank.store().wait({\"nobody sets ", act.id,
-                                      "\"}, absl::Microseconds(", act.b == 1 ? 0 : 100, ")); })"));
+      return see(act.id,
+                 absl::StrCat("timeout(rank, ", act.b == 1 ? 0 : 100, ", [&] { rank.store().wait({\"nobody sets ",
+                              act.id, "\"}, absl::Microseconds(", act.b == 1 ? 0 : 100, ")); })"));
     case ActKind::kYield:
       return line("rank.yield();");
     case ActKind::kSleep:

@@ -85,8 +85,9 @@ void RankRun::meet(const Act& act) {
 }
 
 void RankRun::store_timeout(const Act& act) {
-  see(act.id, timeout([&] {
-        rank_.store().wait({absl::StrCat("nobody sets ", act.id)}, absl::Microseconds(act.b == 1 ? 0 : 100));
+  const int microseconds = act.b == 1 ? 0 : 100;
+  see(act.id, timeout(rank_, microseconds, [&] {
+        rank_.store().wait({absl::StrCat("nobody sets ", act.id)}, absl::Microseconds(microseconds));
       }));
 }
 
@@ -94,7 +95,9 @@ void RankRun::store_timeout(const Act& act) {
 void RankRun::sleep(const Act& act) {
   const absl::Duration before = rank_.now();
   rank_.sleep_for(absl::Microseconds(act.a));
-  see(act.id, slept_text(rank_.now() - before, act.a));
+  const absl::Duration passed = rank_.now() - before;
+  beside_.overslept = std::max(beside_.overslept, passed - absl::Microseconds(act.a));
+  see(act.id, slept_text(passed, act.a));
 }
 
 void RankRun::shared_count(const Act& act) {

@@ -5,14 +5,14 @@
 
 namespace rankloom {
 
-RankRun::RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
-                 std::shared_ptr<Arrivals> arrivals)
+RankRun::RankRun(const Plan& plan, RankContext& rank, RankLog* log, Beside* beside, std::shared_ptr<Arrivals> arrivals)
     : plan_(plan),
       job_(plan.job()),
       rank_(rank),
       log_(*log),
-      drawn_(*drawn),
-      shadow_(rank.rng_seed()),
+      beside_(*beside),
+      memory_(beside->memory),
+      shadow_(own_seed(plan.job().seed, rank.rank())),
       state_(first_state(rank.rank())),
       arrivals_(std::move(arrivals)) {}
 
@@ -105,7 +105,7 @@ bool RankRun::step(const Act& act, const Partition& where) {
     case ActKind::kRandom:
       if (mine) {
         const uint64_t number = rank_.rng().next();
-        absl::StrAppend(&drawn_, number, " ");
+        absl::StrAppend(&beside_.drawn, number, " ");
         see(act.id, number == shadow_.next() ? kDrawn : "numbers of another seed");
       }
       break;
@@ -497,9 +497,8 @@ void RankRun::monitored(const Act& act, ProcessGroup& pg, const std::vector<int>
   if (!missing.empty()) throw std::logic_error(missing);
 }
 
-void run_rank(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn,
-              std::shared_ptr<Arrivals> arrivals) {
-  RankRun(plan, rank, log, drawn, std::move(arrivals)).run();
+void run_rank(const Plan& plan, RankContext& rank, RankLog* log, Beside* beside, std::shared_ptr<Arrivals> arrivals) {
+  RankRun(plan, rank, log, beside, std::move(arrivals)).run();
 }
 
 }  // namespace rankloom

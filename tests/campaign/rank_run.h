@@ -19,7 +19,7 @@ namespace rankloom {
 class RankRun {
  public:
   // `arrivals`: of all ranks; null: nobody counts.
-  RankRun(const Plan& plan, RankContext& rank, RankLog* log, std::string* drawn, std::shared_ptr<Arrivals> arrivals);
+  RankRun(const Plan& plan, RankContext& rank, RankLog* log, Beside* beside, std::shared_ptr<Arrivals> arrivals);
 
   void run();
 
@@ -75,11 +75,11 @@ class RankRun {
   const Job& job_;
   RankContext& rank_;
   RankLog& log_;
-  std::string& drawn_;
-  Prng shadow_;  // of the rank's generator
+  Beside& beside_;
+  Memory& memory_;  // of beside_
+  Prng shadow_;     // of the rank's generator
   uint64_t state_;
   const std::shared_ptr<Arrivals> arrivals_;
-  Memory memory_;
   std::map<GroupKey, std::shared_ptr<ProcessGroup>> groups_;
   std::map<int, Open> open_;
   std::unique_ptr<SimStream> streams_[2];

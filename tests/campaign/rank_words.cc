@@ -81,10 +81,12 @@ std::string Arrivals::missing(const Barrier& barrier, int members) const {
   return came == members ? "" : absl::StrCat(" and a barrier let it go when ", came, " of ", members, " had come");
 }
 
+bool Memory::rests() const {
+  return std::all_of(kept_.begin(), kept_.end(), [](const auto& tensors) { return tensors->rests(); });
+}
+
 void Memory::check() const {
-  for (const std::shared_ptr<Tensors>& tensors : kept_) {
-    if (!tensors->rests()) throw std::logic_error("somebody wrote to tensors after their calls were done");
-  }
+  if (!rests()) throw std::logic_error("somebody wrote to tensors after their calls were done");
 }
 
 Owner::~Owner() {
@@ -114,12 +116,14 @@ std::string refusal(const ProcessGroup& group, const std::function<void()>& call
   return saw;
 }
 
-std::string timeout(const std::function<void()>& call) {
+std::string timeout(RankContext& rank, int microseconds, const std::function<void()>& call) {
+  const absl::Duration before = rank.now();
   try {
     call();
   } catch (const DistError& error) {
     if (error.kind() != ErrorKind::kTimeout) throw;
-    return kTimedOut;
+    const absl::Duration passed = rank.now() - before;
+    return passed >= absl::Microseconds(microseconds) ? kTimedOut : "timed out too early";
   }
   return "went well";
 }
@@ -127,6 +131,12 @@ std::string timeout(const std::function<void()>& call) {
 std::string slept_text(absl::Duration passed, int microseconds) {
   if (passed >= absl::Microseconds(microseconds)) return kSlept;
   return absl::StrCat("slept for ", absl::FormatDuration(passed), " only");
+}
+
+uint64_t own_seed(int seed, int rank) {
+  auto state = static_cast<uint64_t>(seed);
+  state = Prng::splitmix64(state) ^ static_cast<uint64_t>(rank);
+  return Prng::splitmix64(state);
 }
 
 std::string run_script(RankContext& rank, int act, int store, int seed) {

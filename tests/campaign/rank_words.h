@@ -64,11 +64,13 @@ class Arrivals {
   std::map<Barrier, int> came_;  // under mu_
 };
 
-// The tensors of a rank, until its end: a call whose work was dropped may still write to them.
+// The tensors of a rank, until the world's end: a call whose work was dropped may still write to them.
 class Memory {
  public:
   std::shared_ptr<Tensors> tensors() { return kept_.emplace_back(std::make_shared<Tensors>()); }
-  // Throws std::logic_error if somebody wrote to tensors that were retired.
+  // Nobody has written to tensors that were retired.
+  bool rests() const;
+  // Throws std::logic_error if somebody has.
   void check() const;
 
  private:
@@ -101,10 +103,12 @@ struct Held {
 std::string text_of(const std::shared_ptr<ProcessGroup>& group);
 // "InvalidArgument" if the call is refused so, without taking a number; else what became of it.
 std::string refusal(const ProcessGroup& group, const std::function<void()>& call);
-// "Timeout" if that is how the call ends.
-std::string timeout(const std::function<void()>& call);
+// "Timeout" if that is how the call ends, not before `microseconds`.
+std::string timeout(RankContext& rank, int microseconds, const std::function<void()>& call);
 // kSlept, if `passed` is as long as the rank was to sleep.
 std::string slept_text(absl::Duration passed, int microseconds);
+// The seed of a rank's own generator in a world whose seed is `seed`, as options.h has it.
+uint64_t own_seed(int seed, int rank);
 
 // Operations that are drawn from `seed`, on a store of kind `store` (ScriptStore); and what came of them.
 std::string run_script(RankContext& rank, int act, int store, int seed);

@@ -104,11 +104,20 @@ JobRun run_job(const Plan& plan, const Gear& gear) {
   options.max_steps = gear.schedule.deterministic() ? 1'000'000 : 0;
   options.on_warning = [](const std::string&) {};
   const auto arrivals = job.has_whole_barriers() ? std::make_shared<Arrivals>() : nullptr;
+  std::vector<Beside> beside(static_cast<size_t>(job.world_size));
   World world(std::move(options));
   run.report = world.run([&](RankContext& rank) {
     const auto r = static_cast<size_t>(rank.rank());
-    run_rank(plan, rank, &run.log[r], &run.drawn[r], arrivals);
+    run_rank(plan, rank, &run.log[r], &beside[r], arrivals);
   });
+  for (size_t rank = 0; rank < beside.size(); ++rank) {
+    run.drawn[rank] = std::move(beside[rank].drawn);
+    if (!beside[rank].memory.rests())
+      absl::StrAppend(&run.late, "somebody wrote to tensors of rank ", rank, " after their calls were done; ");
+    if (gear.schedule.deterministic() && beside[rank].overslept > absl::ZeroDuration()) {
+      absl::StrAppend(&run.late, "rank ", rank, " slept ", absl::FormatDuration(beside[rank].overslept), " too long; ");
+    }
+  }
   return run;
 }
 
@@ -116,6 +125,7 @@ std::optional<std::string> wrong_with(const Plan& plan, const JobLog& expected, 
   const Job& job = plan.job();
   const RunReport& report = run.report;
   if (const auto wrong = wrong_end(plan, run)) return wrong;
+  if (!run.late.empty()) return run.late;
   // Of the faults that are drawn some fit no call.
   const auto wrong = std::find_if(report.notes.begin(), report.notes.end(),
                                   [](const std::string& note) { return !absl::StartsWith(note, "the fault "); });

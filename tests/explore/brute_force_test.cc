@@ -90,9 +90,9 @@ class BruteForceProgramsTest : public BruteForceTest, public testing::WithParamI
         "%d programs from seed %lu: %ld runs; the unreduced search came to its end in %d, the reduced one in %d\n",
         count, first, runs, unreduced, reduced);
     // Most programs are compared with all of their schedules.
-    if (count < 50) return;  // of a few programs that says nothing
-    EXPECT_GE(unreduced, count / 3);
-    EXPECT_GE(reduced, count * 4 / 5);
+    if (count < 50) return;             // of a few programs that says nothing
+    EXPECT_GE(unreduced, count / 5);    // of 250 there are 109, 8 more or less
+    EXPECT_GE(reduced, count * 2 / 3);  // 221, 5 more or less
   }
 };
 

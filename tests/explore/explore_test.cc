@@ -201,7 +201,7 @@ TEST(ExploreOnFibersTest, ARecordThatAnotherRankReadsIsDoubted) {
           rank, {.backend = GroupOptions::Backend::kFake, .fake = FakeOptions{.record = record}, .ranks = {0}});
       lent.record.set(record);
       lent.lent.count_down();
-      pg->barrier();
+      (void)pg->barrier();
     } else {
       lent.lent.wait();
       observe(rank, "calls", lent.record.get()->calls());
@@ -1345,7 +1345,7 @@ TEST(ExploreOnFibersTest, EndsARunThatAsksForAWorkWithoutEnd) {
                               "  rank 0 waits in is_completed seq 1 all_reduce for rank 1 (returned) [group 0, "
                               "explore_test.cc:"),
                     HasSubstr("\n  last calls of rank 0: all_reduce seq 1 (scheduled) [group 0, explore_test.cc:")));
-  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(60));
 }
 
 TEST(ExploreOnFibersTest, KeepsToItsBudgetAndTellsOfItsProgress) {

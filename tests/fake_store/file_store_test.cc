@@ -642,7 +642,7 @@ TEST_F(FileStoreTest, AStoreThatIsNotSharedWaitsInTheWorldsTime) {
     }
     store->get("never");
   });
-  EXPECT_LT(monotonic_ns() - before, 10'000'000'000);
+  EXPECT_LT(monotonic_ns() - before, 60'000'000'000);
   EXPECT_FALSE(report.ok());
   EXPECT_EQ(error_kind(report.cause), ErrorKind::kDeadlock);
   EXPECT_THAT(report.text(), HasSubstr("store get key \"never\""));

@@ -443,7 +443,9 @@ class SetUpTest : public MultiThreadedTestCase {
   }
   void set_up_rank(RankContext& rank) override {
     log("set up", rank);
-    if (fail_in_set_up) ASSERT_TRUE(false) << "no set-up";
+    if (fail_in_set_up) {
+      ASSERT_TRUE(false) << "no set-up";
+    }
   }
   void tear_down_rank(RankContext& rank) override {
     log("tear down", rank);

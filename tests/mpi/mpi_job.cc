@@ -244,7 +244,7 @@ int run(const std::string& kind, const std::string& folder) {
   if (kind == "never_comes") options.stall_is_fatal = absl::Milliseconds(1500);
   // MPICH's MPI_Init() waits for all.
   if (late) internal::need_mpi();
-  if (late && process() == 1) usleep(2'000'000);
+  if (late && process() == 1) usleep(4'000'000);
   if (kind == "never_comes" && process() == 1) usleep(20'000'000);  // launchers may leave a process behind
   if (kind == "host_refuses" && process() == 1) options.schedule = Schedule::seeded(1);
   if (kind == "version" && process() == 1) internal::pretend_version("0.0.9");

@@ -152,13 +152,13 @@ TEST_P(DescribeTest, ARunStopsBeforeACallOfARank) {
 TEST(StallDeathTest, AFatalStallEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   WorldOptions options{.world_size = 2, .engine = EngineKind::kFibers};
-  options.stall_is_fatal = absl::Milliseconds(500);
+  options.stall_is_fatal = absl::Seconds(2);
   const auto program = [](RankContext& rank) {
     if (rank.rank() == 0) rank.store().get("never", CodeSite{"dir/job.cc", 80});
     for (;;) asm volatile("" ::: "memory");
   };
   EXPECT_EXIT(run_world(options, program), testing::ExitedWithCode(1),
-              "rank 1 has come to no scheduling point for 500ms of real time.*\n  it has come to no point yet\n"
+              "rank 1 has come to no scheduling point for 2s of real time.*\n  it has come to no point yet\n"
               "  its stack:\n(.*\n)+  rank 0 waits in store get key \"never\" \\[job.cc:80\\]\n"
               "(.*\n)*nobody can free it: the process ends");
 }

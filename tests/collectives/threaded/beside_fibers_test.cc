@@ -394,10 +394,10 @@ TEST(ThreadBesideTest, ADropWaitsWhileRanksRunToBlock) {
 TEST(ThreadBesideTest, ADropThatARankWaitsForByAsking) {
   const RunReport report = run_world(fibers(1), [](RankContext& rank) {
     auto pg = init_process_group(rank);
-    std::vector<float> x(60);
+    std::vector<float> x(600);
     std::atomic<bool> dropped{false};
     std::vector<Work> works;
-    for (int tag = 0; tag < 60; ++tag)
+    for (int tag = 0; tag < 600; ++tag)
       works.push_back(pg->recv(std::span(x).subspan(static_cast<size_t>(tag), 1), 0, tag));
     const absl::Time begun = absl::Now();
     std::jthread other([&dropped, gone = std::move(works)]() mutable {
@@ -405,7 +405,7 @@ TEST(ThreadBesideTest, ADropThatARankWaitsForByAsking) {
       dropped.store(true);
     });
     while (!dropped.load()) std::this_thread::yield();
-    EXPECT_LT(absl::Now() - begun, absl::Seconds(5));  // one wait of 1 s at most, not sixty of 0.1 s
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(30));  // one wait of 1 s at most, not 600 of 0.1 s
   });
   EXPECT_THAT(report.text(), HasSubstr("recv from rank 0: the work was dropped unfinished"));
 }
@@ -532,7 +532,7 @@ TEST(ThreadBesideTest, CallbacksOfPromisesOfNoRankBeforeARun) {
 
 TEST(ThreadBesideTest, AHookOfTheEndWaitsForAThreadThatLetsGo) {
   std::vector<Work> works;
-  std::vector<std::vector<float>> x(50, std::vector<float>(1));
+  std::vector<std::vector<float>> x(500, std::vector<float>(1));
   const absl::Time begun = absl::Now();
   const RunReport report = run_world(fibers(1), [&](RankContext& rank) {
     auto pg = init_process_group(rank);
@@ -540,7 +540,7 @@ TEST(ThreadBesideTest, AHookOfTheEndWaitsForAThreadThatLetsGo) {
     rank.world().at_end([&] { std::thread([&] { works.clear(); }).join(); });
   });
   EXPECT_TRUE(report.ok()) << report.text();
-  EXPECT_LT(absl::Now() - begun, absl::Seconds(3));
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(30));
 }
 
 TEST(ThreadBesideTest, AThreadAsksAStreamForItsStatusWhileCallsFail) {

@@ -518,6 +518,22 @@ TEST_P(TimeoutsTest, MonitoredBarrierIsADeadlockWithoutATimeout) {
               HasSubstr("ranks 0, 2 wait in monitored_barrier seq 1 last for rank 1 (returned) [group 0, "));
 }
 
+// The time of a rank that waits with a default keeps no stuck job from being a deadlock, that of others which wait for
+// it neither.
+TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllIsADeadlockOnceItsOwnTimeIsUp) {
+  const RunReport report = run_to_failure(3, [](RankContext& rank) {
+    auto pg = init_process_group(rank);
+    if (rank.rank() == 2) {
+      int32_t x = 0;
+      pg->recv(TensorView(&x, DType::kInt32, {1}), 0).wait();
+    }
+    pg->monitored_barrier(rank.rank() == 0 ? std::optional(absl::Milliseconds(5)) : std::nullopt,
+                          /*wait_all_ranks=*/true);
+  });
+  EXPECT_THAT(report.text(), StartsWith("Deadlock: "));
+  EXPECT_THAT(report.text(), HasSubstr(" in monitored_barrier seq 1 for rank 2 [group 0, "));
+}
+
 // A member that waits for all ranks waits for as long as the group does, if not told otherwise, and the others with it.
 TEST_P(TimeoutsTest, MonitoredBarrierThatWaitsForAllHasTheGroupsTimeout) {
   if (!deterministic()) return;
