@@ -167,7 +167,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // At the world's end: leaves a note of each call that some members made and others did not.
   void note_left() const;
 
-  // The latest CallWay::wait_until_ns of the members that have arrived: of those that gave a timeout, as long as that is
+  // The latest CallWay::wait_until_ns of the members that have arrived: of those that gave a timeout, as long as it is
   // to come, or else of those whose timeout is a default, which keeps no stuck job from being a deadlock.
   Deadline wait_until(int64_t seq, int64_t now_ns) const;
   // Global ranks of the members whose calls that of member `rank` waits for.

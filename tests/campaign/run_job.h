@@ -27,7 +27,7 @@ struct JobRun {
   std::string late;                // what was found when the world had ended; empty: all is well
 };
 
-// What a rank leaves beside its log.
+// Things of a rank that are looked at beside its log.
 struct Beside {
   std::string drawn;  // by its own generator
   Memory memory;

@@ -797,7 +797,7 @@ const std::vector<Reason> kNotShown = {
     {"await: Rendezvous::serve_later", kOrders},
     {"await: Rendezvous::run", kOrders},
     {"await: WorkState::await_until", kOrders},
-    {"read: Rendezvous::wait_until_ns", kLooksAgain},
+    {"read: Rendezvous::wait_until", kLooksAgain},
     {"read: WorkState::await_until", kLooksAgain},
     {"await: WorkState::await_from", kOrders},
     {"signal: LatchState::count_down", kOrders},

@@ -1,5 +1,6 @@
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -307,6 +308,33 @@ TEST_P(PointToPointTest, ReceivesFromAnyoneAndTellsWho) {
     }
     EXPECT_EQ(sources, (std::set<int>{0, 1, 3, 4}));
   });
+}
+
+// Those that wait, and those that come later.
+TEST_P(PointToPointTest, ReceivesFromAnyoneInTheOrderOfEachSource) {
+  for (const bool sent_first : {true, false}) {
+    run(3, [sent_first](RankContext& rank) {
+      auto pg = init_process_group(rank);
+      std::array<int32_t, 6> values = {};
+      if (rank.rank() > 0) {
+        std::vector<Work> sent;
+        for (int i = 0; i < 3; ++i) {
+          values[static_cast<size_t>(i)] = 10 * rank.rank() + i;
+          sent.push_back(pg->send(std::span(values).subspan(static_cast<size_t>(i), 1), 0, /*tag=*/4));
+        }
+        rank.store().set("sent " + std::to_string(rank.rank()), "");
+        return wait_all(sent);
+      }
+      if (sent_first) rank.store().wait({"sent 1", "sent 2"});
+      std::vector<Work> works;
+      for (size_t i = 0; i < values.size(); ++i)
+        works.push_back(pg->recv_any(std::span(values).subspan(i, 1), /*tag=*/4));
+      wait_all(works);
+      std::map<int, std::vector<int32_t>> by_source;
+      for (size_t i = 0; i < values.size(); ++i) by_source[works[i].source()].push_back(values[i]);
+      EXPECT_EQ(by_source, (std::map<int, std::vector<int32_t>>{{1, {10, 11, 12}}, {2, {20, 21, 22}}}));
+    });
+  }
 }
 
 TEST_P(PointToPointTest, TellsTheSourceOfARecvOnceItIsDone) {
