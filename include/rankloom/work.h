@@ -62,7 +62,7 @@ class [[nodiscard]] Work {
   bool is_success(CodeSite code = CodeSite::here()) const;
   // The DistError that wait() would throw, null if there is none (yet).
   std::exception_ptr exception(CodeSite code = CodeSite::here()) const;
-  // The tensors that the call wrote. Waits for it.
+  // The tensors that the call writes. Waits as wait() does, which of a call on a stream returns at once.
   std::vector<TensorView> result(CodeSite code = CodeSite::here());
   // Of a recv or recv_any, but in a block on a stream: the rank in the group that sent, once it is done. Else -1.
   int source(CodeSite code = CodeSite::here()) const;
@@ -100,7 +100,7 @@ class Future {
   explicit Future(Work work) : work_(std::move(work)) {}
 
   bool done(CodeSite code = CodeSite::here()) const { return work_.is_completed(code); }
-  // Waits; throws the work's DistError.
+  // As Work::result(); throws the work's DistError.
   std::vector<TensorView> value(CodeSite code = CodeSite::here());
   void then(internal::Callback<void(const absl::Status&)> callback, CodeSite code = CodeSite::here());
   // A work that is done when this is.

@@ -393,7 +393,7 @@ void RankPrinter::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;
   const Open open = it->second;
-  const bool streams_first = open.streamed || act % 2 == 1;
+  const bool streams_first = act % 2 == 1 || (open.streamed && !waits_for_streams(way, job_));
   begin();
   const std::vector<std::string> at_event = streams_first ? finish_streams(act, open) : std::vector<std::string>();
   wait(act, way);

@@ -383,13 +383,12 @@ void RankRun::keep(const Act& act, Open open) {
   if (static_cast<Way>(act.way) == Way::kAtOnce) finish(act.id, WaitWay::kWait);
 }
 
-// Streams first or last, as the act's number has it: the ways of waiting meet works that are done, and others. A call
-// on a stream is done with it, as wait() of its work returns at once.
+// Streams first or last, as the act's number has it: the ways of waiting meet works that are done, and others.
 void RankRun::finish(int act, WaitWay way) {
   const auto it = open_.find(act);
   if (it == open_.end()) return;
   Open& open = it->second;
-  const bool streams_first = open.streamed || act % 2 == 1;
+  const bool streams_first = act % 2 == 1 || (open.streamed && !waits_for_streams(way, job_));
   if (streams_first) finish_streams(open);
   wait(way, open);
   for (Work& work : open.works) must_be_done(work);

@@ -33,6 +33,27 @@ void must_be_done(Work& work) {
   if (!work.is_success()) work.wait();
 }
 
+bool waits_for_streams(WaitWay way, const Job& job) {
+  switch (way) {
+    case WaitWay::kAny:
+    case WaitWay::kThen:
+      return true;
+    case WaitWay::kTimed:
+    case WaitWay::kPoll:
+      return !job.may_fail();  // else there is no timeout, and no end of polling
+    case WaitWay::kWait:
+    case WaitWay::kAll:
+    case WaitWay::kFuture:
+    case WaitWay::kResult:
+    case WaitWay::kHelper:
+    case WaitWay::kSynchronize:
+      return false;
+    case WaitWay::kCount:
+      break;
+  }
+  no_such("way to wait", static_cast<int>(way));
+}
+
 void check(const Work& work, const absl::Status& told) {
   if (!work.is_completed()) throw std::logic_error("a callback came before its work was done");
   if (told.ok() != work.is_success()) throw std::logic_error("a callback had another status than its work");

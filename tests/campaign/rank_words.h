@@ -34,6 +34,8 @@ void check(SimStream& stream);
 void check(const Stream::Event& event);
 // A work that was waited for, in whatever way. Throws its DistError, too.
 void must_be_done(Work& work);
+// Whether a call on a stream is done when the rank has waited in this way: Work::wait() returns at once.
+bool waits_for_streams(WaitWay way, const Job& job);
 // A callback of the work had this status.
 void check(const Work& work, const absl::Status& told);
 // Waits for all of them with wait_any(), one after another.
