@@ -24,6 +24,7 @@ class CheckTestTimesTest(unittest.TestCase):
     def test_tells_what_took_too_long(self):
         self.assertEqual(self.findings([record("p:s / a", 151)], 700),
                          ["p:s / a took 151 s of processor time; 150 s are the most"])
+        self.assertEqual(check_test_times.check([record("p:s / mpi_a", 151)], {"p:s / mpi_a": 700}, 1), ([], 1))
         self.assertEqual(self.findings([record("p:s / a", 31)], 60),
                          ["p:s / a took 31 s of processor time, more than 1/2 of its limit of 60 s"])
         self.assertEqual(self.findings([record("p:s / a", 121)], 60, multiplier=4),
