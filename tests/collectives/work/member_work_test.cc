@@ -50,8 +50,7 @@ class CompletedAtTheDeadline final : public MemberWork {
     call.way.wait_until_ns = 1;
     return call;
   }
-  void wait_longer(absl::Duration* /*timeout*/, bool /*timeout_is_default*/, CodeSite /*code*/,
-                   absl::Status* waited) override {
+  void wait_longer(absl::Duration* /*timeout*/, CodeSite /*code*/, absl::Status* waited) override {
     EXPECT_EQ(error_kind(*waited), ErrorKind::kTimeout);
     complete(end_);
   }
