@@ -48,18 +48,17 @@ absl::Status MemberWork::wait_otherwise(absl::Duration timeout, bool timeout_is_
   }
   absl::Status waited = WorkState::wait(timeout, timeout_is_default, code);
   if (waited.ok()) return waited;
-  return ended_early(std::move(waited), timeout, timeout_is_default, code);
+  return ended_early(std::move(waited), timeout, code);
 }
 
 absl::Status MemberWork::time_out(absl::Duration timeout, CodeSite code) {
   const CallScope call(world_ref(), [&] { return called("wait", code); });
   if (is_over()) return status();
-  return ended_early(make_error(ErrorKind::kTimeout, ""), timeout, /*timeout_is_default=*/false, code);
+  return ended_early(make_error(ErrorKind::kTimeout, ""), timeout, code);
 }
 
 // Not inlined: a waiting rank's stack is no larger for what few waits need.
-[[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout,
-                                                       bool timeout_is_default, CodeSite code) {
+[[gnu::noinline]] absl::Status MemberWork::ended_early(absl::Status waited, absl::Duration timeout, CodeSite code) {
   if (call_.way.wait_until_ns > 0) wait_longer(&timeout, code, &waited);
   if (waited = ended_as(std::move(waited)); waited.ok() || is_completed()) return waited;
   if (error_kind(waited) == ErrorKind::kTimeout) {

@@ -83,7 +83,7 @@ class MemberWork : public WorkState, public WaitsFor {
     absl::Status waited = wait_simply(site_of(), timeout_ns_, call_.timeout_is_default);
     if (waited.ok()) [[likely]]
       return waited;
-    return ended_early(std::move(waited), call_.timeout, call_.timeout_is_default, code);
+    return ended_early(std::move(waited), call_.timeout, code);
   }
 
   // Takes the call back and ends the work, with `ended` if it is one call; waits for a thread that has its tensors now.
@@ -119,7 +119,7 @@ class MemberWork : public WorkState, public WaitsFor {
 
   absl::Status wait_otherwise(absl::Duration timeout, bool timeout_is_default, CodeSite code);
   // The rest of a wait that ended with an error.
-  absl::Status ended_early(absl::Status waited, absl::Duration timeout, bool timeout_is_default, CodeSite code);
+  absl::Status ended_early(absl::Status waited, absl::Duration timeout, CodeSite code);
 
   std::atomic<int64_t> dropped_seq_{-1};  // of the last call that goes on, or went on, without handles
   bool begun_ = false;
